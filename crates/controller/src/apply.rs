@@ -2,11 +2,13 @@
 //! concurrent reconciles do not start the same run twice.
 
 pub(crate) mod build_secrets;
+pub(crate) mod context_push;
 mod delete;
 mod deletions;
 mod finalizer;
 mod namespaces;
 mod objects;
+pub(crate) mod pruning;
 mod restore;
 pub(crate) mod step_executor;
 
@@ -19,7 +21,6 @@ use alustan_api::{FINALIZER, KEPT, Terraform};
 use alustan_core::metrics;
 use alustan_core::model::orphans;
 use alustan_core::objects::secrets;
-use alustan_core::observed::Seen;
 use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
@@ -43,7 +44,9 @@ use crate::call::has_status;
 use crate::context::Context;
 use crate::error::Error;
 use crate::fail_point::Moment;
-use crate::observe::observer::Observer;
+use crate::observe::observer::Observation;
+use crate::reconciliation::Reconciliation;
+use crate::remote::prune_request::PruningSeen;
 use crate::resource::is_made_for;
 use crate::signing::Data;
 use crate::step_name;
@@ -58,20 +61,19 @@ const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 const MAX_UNSAVED_STATE_BYTES: usize = 768 << 10;
 
 impl<'a> StepExecutor<'a> {
-    /// Creates the executor of one reconcile that observed `seen`.
+    /// Creates the executor of one reconcile, which acts on `observation`.
     pub(crate) fn new(
-        ctx: &'a Context,
-        tf: &'a Terraform,
-        observer: &'a Observer<'a>,
-        seen: &'a Seen,
+        reconciliation: &'a Reconciliation<'a>,
+        observation: &'a Observation,
     ) -> Self {
-        let record = seen.record.as_ref();
+        let record = observation.seen.record.as_ref();
         let version = record.map(|record| record.version.clone());
         let report_version = record.and_then(|record| record.report_version.clone());
         Self {
-            ctx,
-            tf,
-            observer,
+            ctx: reconciliation.ctx,
+            tf: reconciliation.tf,
+            resource: reconciliation.resource,
+            observation,
             version,
             report_version,
             record: record.map(Cow::Borrowed),
@@ -127,11 +129,15 @@ impl<'a> StepExecutor<'a> {
             Step::SwapReport(progress) => self.swap_report(progress).await,
             Step::Ensure(object) => self.ensure(object).await,
             Step::PushContext => {
-                self.observer.push_context();
+                if let Some(push) = &self.observation.push {
+                    context_push::start(self.ctx, self.resource, push);
+                }
                 Ok(())
             }
             Step::PruneImages => {
-                self.observer.prune_images();
+                if let Some(PruningSeen::Due(request)) = &self.observation.pruning {
+                    pruning::start(self.ctx, self.tf, self.resource, request);
+                }
                 Ok(())
             }
             Step::CreateJob(job) => self.create_job(job).await,
@@ -253,7 +259,7 @@ impl<'a> StepExecutor<'a> {
     /// writes run records, and a process that has lost the Lease exits. If another client has written the record since, the next
     /// [`Step::SwapRecord`] fails.
     fn wrote_record(&self) -> bool {
-        let last_written = self.ctx.memory.record_version(self.observer.resource);
+        let last_written = self.ctx.memory.record_version(self.resource);
         last_written.is_some() && last_written == self.version
     }
 
@@ -312,7 +318,7 @@ impl<'a> StepExecutor<'a> {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
                 let memory = &self.ctx.memory;
-                memory.set_record_version(self.observer.resource, self.version.clone());
+                memory.set_record_version(self.resource, self.version.clone());
                 self.ctx.mirrors.secrets.record_write(written);
                 Ok(())
             }
@@ -463,14 +469,14 @@ impl<'a> StepExecutor<'a> {
     /// Sets label `alustan.io/holds-state` of `namespace`, unless this process has set it within [`LABEL_TTL`].
     async fn label_namespace(&self, namespace: &str) -> Result<(), Error> {
         let Context { client, memory, .. } = self.ctx;
-        let uid = self.observer.namespace_uid();
-        let is_labelled = |uid: &String| memory.is_labelled(namespace, uid, LABEL_TTL);
-        if uid.as_ref().is_some_and(is_labelled) {
+        let uid = &self.observation.seen.namespace_uid;
+        if memory.is_labelled(namespace, uid, LABEL_TTL) {
             return Ok(());
         }
         namespaces::add_label(client, namespace).await?;
-        if let Some(uid) = uid {
-            memory.set_labelled(namespace, uid);
+        // Empty until the API server has returned the uid.
+        if !uid.is_empty() {
+            memory.set_labelled(namespace, uid.clone());
         }
         Ok(())
     }
@@ -499,7 +505,7 @@ impl<'a> StepExecutor<'a> {
             // A Secret of another owner has the name of the outputs Secret. The next reconcile observes that Secret and ends the run with a failure.
             Err(Error::NameTaken { .. }) if is_outputs => {
                 let memory = &self.ctx.memory;
-                memory.set_outputs_taken(self.observer.resource, true);
+                memory.set_outputs_taken(self.resource, true);
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
@@ -618,9 +624,7 @@ impl<'a> StepExecutor<'a> {
     /// releases the slot of the run.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(denial) = error.denial() {
-            self.ctx
-                .memory
-                .set_denied(self.observer.resource, name, denial);
+            self.ctx.memory.set_denied(self.resource, name, denial);
         }
     }
 }

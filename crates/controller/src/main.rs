@@ -27,6 +27,7 @@ mod push_events;
 mod queue;
 mod recent_reads;
 mod reconcile;
+mod reconciliation;
 mod remote;
 mod resource;
 mod signing;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
-use alustan_api::{Reason, Terraform, names};
+use alustan_api::{Reason, names};
 use alustan_core::decide::deletion::docker_config;
 use alustan_core::decide::{allow_lists, image_build, restore, state_conflict};
 use alustan_core::model::base_image::base_image;
@@ -42,53 +42,23 @@ use kube::api::Api;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::observe::observer::Observer;
-use crate::remote::queries::{self, PushQuery, Repository};
-use crate::resource::{Ref, is_made_for, readable};
+use crate::observe::observer::{Observation, Observer};
+use crate::remote::prune_request::{PruneRequest, PruningSeen};
+use crate::remote::push_request::PushRequest;
+use crate::remote::queries::{self, Repository};
+use crate::resource::{is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
 use record::StoredRecord;
 
 pub(crate) use record::pin;
 
-impl<'a> Observer<'a> {
-    /// Creates the observer of one reconcile of `tf`.
-    pub(crate) fn new(
-        ctx: &'a Context,
-        tf: &'a Terraform,
-        resource: &'a Ref,
-        unreadable: Option<Failure>,
-    ) -> Self {
-        Self {
-            ctx,
-            tf,
-            resource,
-            unreadable,
-            used_queries: Mutex::default(),
-            push: Mutex::default(),
-            pruning: Mutex::default(),
-            reads: Mutex::default(),
-            within: Mutex::default(),
-        }
-    }
-
-    /// Starts the push of the context to the registry.
-    pub(crate) fn push_context(&self) {
-        let push = self.push.lock().take();
-        if let Some(push) = push {
-            self.ctx
-                .answers
-                .artifacts
-                .get(&push.key, self.resource, None, push.send);
-        }
-    }
-
+impl Observer<'_> {
     /// Whether the annotation `alustan.io/uid` ([`KEPT`](alustan_api::KEPT)) contains the uid of another resource that exists.
     fn is_copy(&self) -> bool {
         let uid = restore::other_uid(self.tf);
@@ -105,15 +75,11 @@ impl<'a> Observer<'a> {
         state_conflict::conflict(self.tf, pin, readable(&resources))
     }
 
-    pub(crate) fn use_query(&self, query: &str) {
-        self.used_queries.lock().insert(query.to_owned());
-    }
-
     /// Reads the inputs of the reconcile.
     ///
     /// # Errors
     /// If a call of the API server fails, or the run record or pin is unreadable or forged.
-    pub(crate) async fn observe(&self) -> Result<Seen, Error> {
+    pub(crate) async fn observe(&self) -> Result<Observation, Error> {
         let (ctx, tf) = (self.ctx, self.tf);
         let StoredRecord {
             record,
@@ -154,14 +120,15 @@ impl<'a> Observer<'a> {
             _ => Answer::Pending,
         };
         let deleted = tf.metadata.deletion_timestamp.is_some();
-        let artifact = if deleted || !pinned {
+        let (push, artifact) = if deleted || !pinned {
             self.artifact(&source, &inputs)
         } else {
-            None
+            (None, None)
         };
-        let is_pruning_due = pinned
-            && !deleted
-            && self.observe_pruning(plan.as_ref(), namespace_uid.as_deref(), &inputs.docker);
+        let pruning = plan
+            .as_ref()
+            .filter(|_| pinned && !deleted)
+            .and_then(|plan| self.pruning(plan, namespace_uid.as_deref(), &inputs.docker));
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
@@ -175,7 +142,7 @@ impl<'a> Observer<'a> {
             namespace_uid: namespace_uid.unwrap_or_default(),
             invalid: self
                 .unreadable
-                .clone()
+                .cloned()
                 .or_else(|| queries::check(tf).err())
                 .or_else(|| ctx.memory.invalid_expression(self.resource, tf))
                 .or(refused),
@@ -204,15 +171,19 @@ impl<'a> Observer<'a> {
             pin,
             notices,
             notified: ctx.notifier.notified(),
-            is_pruning_due,
+            is_pruning_due: matches!(pruning, Some(PruningSeen::Due(_))),
         };
         let used = self.used_queries.lock().clone();
         ctx.answers.keep(self.resource, &used);
-        Ok(seen)
+        Ok(Observation {
+            seen,
+            push,
+            pruning,
+        })
     }
 
     /// Returns the uid of the namespace. `None` until the API server has returned the uid.
-    pub(crate) fn namespace_uid(&self) -> Option<String> {
+    fn namespace_uid(&self) -> Option<String> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let query = format!("namespace {namespace}");
         self.use_query(&query);
@@ -445,7 +416,14 @@ impl<'a> Observer<'a> {
         pushed_by: Option<&str>,
         docker: Option<&DockerConfig>,
     ) -> Result<Answer<Option<String>>, Failure> {
-        let query = queries::digest(self.ctx, self.tf, reference, pushed_by, docker)?;
+        let query = queries::digest(
+            &self.ctx.registry,
+            &self.ctx.settings,
+            self.tf,
+            reference,
+            pushed_by,
+            docker,
+        )?;
         self.use_query(&query.key);
         Ok(self
             .ctx
@@ -454,28 +432,64 @@ impl<'a> Observer<'a> {
             .get(&query.key, self.resource, None, query.send))
     }
 
-    /// Returns the result of the push of the context. `None`: the push has not been started. Returns a failure if the push query cannot be built, for
-    /// example because the registry credentials are invalid. Stores the push query, so that [`Self::push_context`] can start the push.
-    fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
-        let push = match self.push_query(source.value()?, inputs) {
-            Ok(push) => push,
-            Err(failure) => return Some(failed_answer(failure)),
+    /// Returns the push of the context and its result. The push is `None` if the context is unknown. The result is `None` if the push has not been
+    /// started, and a failure if the push is impossible, for example because the registry credentials are invalid.
+    fn artifact(
+        &self,
+        source: &Answer<SourceSeen>,
+        inputs: &Inputs,
+    ) -> (Option<PushRequest>, Option<Answer<String>>) {
+        let Some(source) = source.value() else {
+            return (None, None);
         };
-        self.use_query(&push.key);
-        let answer = self
-            .ctx
-            .answers
-            .artifacts
-            .get_existing(&push.key, self.resource);
-        *self.push.lock() = Some(push);
-        answer
+        match self.push_request(source, inputs) {
+            Ok(push) => {
+                self.use_query(&push.key);
+                let artifacts = &self.ctx.answers.artifacts;
+                let answer = artifacts.get_existing(&push.key, self.resource);
+                (Some(push), answer)
+            }
+            Err(failure) => (None, Some(failed_answer(failure))),
+        }
     }
 
-    fn push_query(&self, source: &SourceSeen, inputs: &Inputs) -> Result<PushQuery, Failure> {
+    fn push_request(&self, source: &SourceSeen, inputs: &Inputs) -> Result<PushRequest, Failure> {
         let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
         let git = inputs.git.as_ref().map_err(Clone::clone)?;
         let repository = Repository::of(self.tf, git)?;
-        queries::push(self.ctx, self.tf, source, repository, docker)
+        PushRequest::new(&self.ctx.settings, self.tf, source, repository, docker)
+    }
+
+    /// Returns the pruning of the registry repository of the resource. Stays subscribed to the query of an active pruning, so that the pruning is not
+    /// aborted. `plan`: newest image of the resource.
+    fn pruning(
+        &self,
+        plan: &ImagePlan,
+        namespace_uid: Option<&str>,
+        docker: &Result<Option<DockerConfig>, Failure>,
+    ) -> Option<PruningSeen> {
+        let prune = self.tf.spec.container_registry.prune.as_ref()?;
+        let docker = docker.as_ref().ok()?;
+        let request = PruneRequest::new(
+            &self.ctx.settings,
+            self.tf,
+            prune,
+            plan,
+            namespace_uid.unwrap_or_default(),
+            docker.as_ref(),
+            Timestamp::now(),
+        );
+        let request = match request {
+            Ok(request) => request,
+            Err(failure) => return Some(PruningSeen::Impossible(failure)),
+        };
+        self.use_query(&request.key);
+        let pruned = &self.ctx.answers.pruned;
+        match pruned.get_existing(&request.key, self.resource) {
+            None => Some(PruningSeen::Due(request)),
+            Some(Answer::Known(pruned)) => Some(PruningSeen::Done(request.key, pruned)),
+            Some(Answer::Pending | Answer::Failed { .. }) => None,
+        }
     }
 
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {

@@ -24,14 +24,16 @@ use kube::{Resource, ResourceExt};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
+use crate::apply::pruning::publish_result;
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Driver;
 use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
 use crate::observe::jobs;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Observation, Observer};
 use crate::queue::Queued;
+use crate::reconciliation::Reconciliation;
 use crate::resource::{Guarded, Ref};
 use crate::status::{publish_events, report};
 use crate::unreadable;
@@ -144,22 +146,29 @@ async fn reconcile_unmeasured(
         tf.status = Some(last_status);
     }
     ctx.dispatcher.begin(|| resources_with_runs(ctx));
-    let observer = Observer::new(ctx, &tf, &resource, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(ctx, &resource);
         return Ok(Outcome::UNTIL_CHANGED);
     }
-    let mut seen = observe(ctx, &resource, &tf, &observer).await?;
-    record_run_in_span(&seen);
-    if let Some(build) = &seen.build {
+    let reconciliation = Reconciliation {
+        ctx,
+        tf: &tf,
+        resource: &resource,
+        unreadable,
+    };
+    let observer = Observer::new(&reconciliation);
+    let mut observation = observe(&reconciliation, &observer).await?;
+    record_run_in_span(&observation.seen);
+    if let Some(build) = &observation.seen.build {
         ctx.metrics.record_build(build);
     }
     let now = ctx.clock.now();
-    let mut decision = decide(&tf, &seen, &ctx.settings, now);
+    let mut decision = decide(&tf, &observation.seen, &ctx.settings, now);
     if decision.start.is_some() && observer.requires_fresh_reads() {
-        seen = observe(ctx, &resource, &tf, &observer).await?;
-        decision = decide(&tf, &seen, &ctx.settings, now);
+        observation = observe(&reconciliation, &observer).await?;
+        decision = decide(&tf, &observation.seen, &ctx.settings, now);
     }
+    let seen = &observation.seen;
     let max_wait = if seen.stack.unwatched {
         UNWATCHED_INTERVAL
     } else {
@@ -174,15 +183,12 @@ async fn reconcile_unmeasured(
     // far back in the queue less often.
     let is_far =
         ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far_back(&to_key(&resource), now);
-    let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
-    Box::pin(apply_decision(
-        ctx, &resource, &tf, &observer, &seen, decision,
-    ))
-    .await?;
+    let pace = pace(&tf, seen, &decision, signed(wait), is_far);
+    let max_wait = Box::pin(apply_decision(&reconciliation, &observation, decision)).await?;
     ctx.memory.succeeded(&resource);
     Ok(Outcome {
-        requeue_after: Some(observer.next_within(wait)),
-        pace: if ctx.notifier.has_unsaved_changes(&resource, &seen) {
+        requeue_after: Some(max_wait.map_or(wait, |max_wait| max_wait.min(wait))),
+        pace: if ctx.notifier.has_unsaved_changes(&resource, seen) {
             Pace::AtWork
         } else {
             pace
@@ -193,11 +199,12 @@ async fn reconcile_unmeasured(
 /// Observes the cluster. If that fails, reports the error in the status, and releases the slot of the resource if the resource has no active Job
 /// or pod.
 async fn observe(
-    ctx: &Context,
-    resource: &Ref,
-    tf: &Terraform,
+    reconciliation: &Reconciliation<'_>,
     observer: &Observer<'_>,
-) -> Result<Seen, Error> {
+) -> Result<Observation, Error> {
+    let Reconciliation {
+        ctx, tf, resource, ..
+    } = *reconciliation;
     match Box::pin(observer.observe()).await {
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
             if !has_active_job(ctx, resource) {
@@ -205,7 +212,11 @@ async fn observe(
                     .record_idle(&to_key(resource), ctx.clock.now());
             }
             let status = tf.status.clone().unwrap_or_default();
-            Box::pin(report(observer, failure_status(ctx, tf, status, &error))).await?;
+            Box::pin(report(
+                reconciliation,
+                failure_status(ctx, tf, status, &error),
+            ))
+            .await?;
             Err(error)
         }
         result => result,
@@ -249,14 +260,16 @@ async fn deleted(ctx: &Context, invalid: &InvalidObject) -> Result<Option<Terraf
     }
 }
 
+/// Executes the steps of `decision`, and reports the status. Returns the maximum time until the next reconcile, if the status requires one.
 async fn apply_decision(
-    ctx: &Context,
-    resource: &Ref,
-    tf: &Terraform,
-    observer: &Observer<'_>,
-    seen: &Seen,
+    reconciliation: &Reconciliation<'_>,
+    observation: &Observation,
     decision: Decision,
-) -> Result<(), Error> {
+) -> Result<Option<Duration>, Error> {
+    let Reconciliation {
+        ctx, tf, resource, ..
+    } = *reconciliation;
+    let seen = &observation.seen;
     let key = to_key(resource);
     let Decision {
         steps,
@@ -267,7 +280,7 @@ async fn apply_decision(
     let releases = steps
         .iter()
         .any(|step| matches!(step, Step::RemoveFinalizer));
-    let mut executor = StepExecutor::new(ctx, tf, observer, seen);
+    let mut executor = StepExecutor::new(reconciliation, observation);
     let mut result = executor.enact(&steps).await;
     let run = running_class(seen.record.as_ref(), seen.job.as_ref());
     match start {
@@ -313,18 +326,20 @@ async fn apply_decision(
         info!(resource = %resource, "released: {}", status.message);
         publish_events(ctx, tf, &status).await;
         forget(ctx, resource);
-        return Ok(());
+        return Ok(None);
     }
     match result {
         Ok(()) => {
             ctx.upstream_activity
                 .record(&key, ReconcileResult::of(tf, seen, &status));
-            observer.publish_pruning().await;
-            report(observer, status).await
+            if let Some(pruning) = &observation.pruning {
+                publish_result(reconciliation, pruning).await;
+            }
+            report(reconciliation, status).await
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
-            report(observer, failure_status(ctx, tf, status, &error)).await?;
+            report(reconciliation, failure_status(ctx, tf, status, &error)).await?;
             Err(error)
         }
     }

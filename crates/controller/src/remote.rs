@@ -5,5 +5,6 @@ pub(crate) mod context_store;
 pub(crate) mod failure;
 pub(crate) mod git_refs;
 pub(crate) mod polled_cache;
-pub(crate) mod pruning;
+pub(crate) mod prune_request;
+pub(crate) mod push_request;
 pub(crate) mod queries;

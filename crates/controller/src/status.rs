@@ -15,7 +15,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
-use crate::observe::observer::Observer;
+use crate::reconciliation::Reconciliation;
 
 /// Time after a change of the status during which a status that only reports a pending query is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
@@ -23,36 +23,38 @@ pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not patch the
 /// status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, does not patch the status, but
 /// stores it for the response: metacontroller writes it. Does nothing for a status that only reports a pending query if the previous status is newer
-/// than [`STATUS_DELAY`]: the result of the query will probably replace the status soon. Then requires another reconcile after [`STATUS_DELAY`].
+/// than [`STATUS_DELAY`]: the result of the query will probably replace the status soon. Then returns the maximum time until the next reconcile.
 ///
 /// # Errors
 /// If the status cannot be written.
-pub(crate) async fn report(observer: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
-    let Observer {
+pub(crate) async fn report(
+    reconciliation: &Reconciliation<'_>,
+    status: TerraformStatus,
+) -> Result<Option<Duration>, Error> {
+    let Reconciliation {
         ctx, tf, resource, ..
-    } = *observer;
+    } = *reconciliation;
     let status = bounded(status);
-    if is_transitional(observer, &status) {
-        observer.requeue_within(STATUS_DELAY);
-        return Ok(());
+    if is_transitional(reconciliation, &status) {
+        return Ok(Some(STATUS_DELAY));
     }
     ctx.notifier.notify(resource, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
-        if observer.unreadable.is_none() && ctx.driver == Driver::Native {
+        if reconciliation.unreadable.is_none() && ctx.driver == Driver::Native {
             write(ctx, tf, &status).await?;
         }
         publish_events(ctx, tf, &status).await;
     }
     ctx.memory.set_status(resource, status);
-    Ok(())
+    Ok(None)
 }
 
 /// Whether the result of a query is likely to replace `status` immediately.
-fn is_transitional(observer: &Observer<'_>, status: &TerraformStatus) -> bool {
-    let Observer {
+fn is_transitional(reconciliation: &Reconciliation<'_>, status: &TerraformStatus) -> bool {
+    let Reconciliation {
         ctx, tf, resource, ..
-    } = *observer;
+    } = *reconciliation;
     let previous = tf.status.as_ref().filter(|previous| *previous != status);
     ctx.driver == Driver::Native
         && previous.is_some_and(|previous| only_reports_a_query(previous, status))

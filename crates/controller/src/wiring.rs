@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
 use crate::apply::build_secrets::delete_builds_of_deleted;
+use crate::apply::pruning::MAX_CONCURRENT_PRUNINGS;
 use crate::args::Config;
 use crate::clock::Clock;
 use crate::context::Context;
@@ -47,7 +48,6 @@ use crate::remote::answers::Answers;
 use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
 use crate::remote::polled_cache::PolledCache;
-use crate::remote::pruning;
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
@@ -555,7 +555,7 @@ pub(crate) fn context(
         references: References::new(git.clone()),
         git,
         contexts: Arc::new(contexts),
-        prunings: FairSemaphore::new(pruning::MAX_CONCURRENT_PRUNINGS),
+        prunings: FairSemaphore::new(MAX_CONCURRENT_PRUNINGS),
         answers: Answers {
             namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
             revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),

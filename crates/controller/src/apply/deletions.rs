@@ -74,7 +74,7 @@ impl StepExecutor<'_> {
             labels::UID
         );
         let not_orphaned_selector = format!("{own_selector},!{}", labels::ORPHANED);
-        build_secrets::delete_builds(self.ctx, self.observer.resource).await?;
+        build_secrets::delete_builds(self.ctx, self.resource).await?;
         self.delete_all::<Job>(&own_selector).await?;
         self.delete_all::<PodDisruptionBudget>(&own_selector)
             .await?;

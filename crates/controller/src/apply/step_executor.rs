@@ -8,13 +8,15 @@ use k8s_openapi::ByteString;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::observe::observer::Observer;
+use crate::observe::observer::Observation;
+use crate::resource::Ref;
 
 /// Executes the steps of one reconcile of one resource.
 pub(crate) struct StepExecutor<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
-    pub(crate) observer: &'a Observer<'a>,
+    pub(super) resource: &'a Ref,
+    pub(super) observation: &'a Observation,
     /// Resource version of the run record: the observed one, or the newer one from the last write of this reconcile.
     pub(super) version: Option<String>,
     /// Resource version of the run report: the observed one, or the newer one from the last write of this reconcile.

@@ -1,33 +1,37 @@
 //! The observer of one reconcile of one resource.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::report::Failure;
+use alustan_core::observed::Seen;
 use parking_lot::Mutex;
 
 use crate::context::Context;
-use crate::remote::answers::PruningSeen;
-use crate::remote::queries::PushQuery;
+use crate::reconciliation::Reconciliation;
+use crate::remote::prune_request::PruningSeen;
+use crate::remote::push_request::PushRequest;
 use crate::resource::Ref;
 
-/// Reads the inputs of one reconcile. Collects the queries that the resource uses. Stores the queries that push the context and prune the
-/// registry repository, until the reconcile starts these queries.
+/// Reads the inputs of one reconcile. Collects the queries that the resource uses.
 pub(crate) struct Observer<'a> {
-    pub(crate) ctx: &'a Context,
-    pub(crate) tf: &'a Terraform,
-    pub(crate) resource: &'a Ref,
+    pub(super) ctx: &'a Context,
+    pub(super) tf: &'a Terraform,
+    pub(super) resource: &'a Ref,
     /// Failure of parsing the stored resource, if it is unreadable.
-    pub(crate) unreadable: Option<Failure>,
+    pub(super) unreadable: Option<&'a Failure>,
     pub(super) used_queries: Mutex<HashSet<String>>,
-    pub(super) push: Mutex<Option<PushQuery>>,
+    pub(super) reads: Mutex<InputReads>,
+}
+
+/// Everything observed in one reconcile: the inputs of decisions, and the requests that a decision may start.
+pub(crate) struct Observation {
+    pub(crate) seen: Seen,
+    /// Push of the context. `None` if the context is unknown, or if its credentials are invalid.
+    pub(crate) push: Option<PushRequest>,
     /// Pruning of the registry repository, if the pruning is due, finished or impossible. `None` if `spec.containerRegistry.prune` is not set or the
     /// pruning is active.
-    pub(crate) pruning: Mutex<Option<PruningSeen>>,
-    pub(super) reads: Mutex<InputReads>,
-    /// Maximum time until the next reconcile, if [`Self::requeue_within`] set one.
-    pub(super) within: Mutex<Option<Duration>>,
+    pub(crate) pruning: Option<PruningSeen>,
 }
 
 /// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.
@@ -42,7 +46,23 @@ pub(super) enum InputReads {
     Fresh,
 }
 
-impl Observer<'_> {
+impl<'a> Observer<'a> {
+    /// Creates the observer of one reconcile.
+    pub(crate) fn new(reconciliation: &'a Reconciliation<'a>) -> Self {
+        Self {
+            ctx: reconciliation.ctx,
+            tf: reconciliation.tf,
+            resource: reconciliation.resource,
+            unreadable: reconciliation.unreadable.as_ref(),
+            used_queries: Mutex::default(),
+            reads: Mutex::default(),
+        }
+    }
+
+    pub(super) fn use_query(&self, query: &str) {
+        self.used_queries.lock().insert(query.to_owned());
+    }
+
     /// Returns the object that `recent` returns. Returns `None` if this reconcile must read all objects from the API server.
     pub(super) fn reuse<K>(&self, recent: impl FnOnce() -> Option<K>) -> Option<K> {
         let mut reads = self.reads.lock();
@@ -61,16 +81,5 @@ impl Observer<'_> {
         let is_reused = *reads == InputReads::Reused;
         *reads = InputReads::Fresh;
         is_reused
-    }
-
-    /// Requires another reconcile within `wait`.
-    pub(crate) fn requeue_within(&self, wait: Duration) {
-        *self.within.lock() = Some(wait);
-    }
-
-    /// Returns the time until the next reconcile: `wait`, or less if this reconcile requires another one earlier.
-    pub(crate) fn next_within(&self, wait: Duration) -> Duration {
-        let within = *self.within.lock();
-        within.map_or(wait, |within| within.min(wait))
     }
 }

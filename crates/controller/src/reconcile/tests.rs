@@ -25,14 +25,17 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::{apply_decision, reconcile_object, resources_with_runs, retry, running_class};
+use crate::apply::context_push::sender;
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::context::Context;
 use crate::fake_api::{self, RequestLog};
 use crate::mirrors::Mirrors;
 use crate::observe::observer::Observer;
+use crate::reconciliation::Reconciliation;
 use crate::remote::context_store::MAX_SMALL_PUSHES;
-use crate::remote::queries::{Repository, push};
+use crate::remote::push_request::PushRequest;
+use crate::remote::queries::Repository;
 use crate::resource::{Guarded, Ref};
 use crate::status::{STATUS_DELAY, report};
 use crate::watch::mapping::LISTS;
@@ -145,6 +148,20 @@ fn destroyed(version: &str, status: &Value) -> Value {
     })
 }
 
+/// Returns a reconcile of `tf`, which is readable.
+fn reconciliation<'a>(
+    ctx: &'a Context,
+    tf: &'a Terraform,
+    resource: &'a Ref,
+) -> Reconciliation<'a> {
+    Reconciliation {
+        ctx,
+        tf,
+        resource,
+        unreadable: None,
+    }
+}
+
 /// Returns the resource of [`destroyed`] without a deletion timestamp.
 fn living() -> Terraform {
     let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
@@ -202,8 +219,9 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let ctx = operator(client, folder.path());
     let tf = living();
     let web = Ref::new("web").within("team");
-    let observer = Observer::new(&ctx, &tf, &web, None);
-    let seen = Box::pin(observer.observe()).await.unwrap();
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let observer = Observer::new(&reconciliation);
+    let observation = Box::pin(observer.observe()).await.unwrap();
     let left = TakeOver {
         uid: "u1".to_owned(),
         version: "1".to_owned(),
@@ -211,7 +229,7 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
         history: History::default(),
     };
     let steps = [Step::TakeOver(Box::new(left))];
-    let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
+    let mut executor = StepExecutor::new(&reconciliation, &observation);
     Box::pin(executor.enact(&steps)).await.unwrap();
     let requests = requests.lock();
     let bound: Vec<_> = requests
@@ -286,8 +304,9 @@ async fn input_values_and_scripts_have_a_size_limit() {
             .extend(spec.as_object().unwrap().clone());
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let web = Ref::new("web").within("team");
-        let observer = Observer::new(&ctx, &tf, &web, None);
-        let seen = Box::pin(observer.observe()).await.unwrap();
+        let reconciliation = reconciliation(&ctx, &tf, &web);
+        let observer = Observer::new(&reconciliation);
+        let seen = Box::pin(observer.observe()).await.unwrap().seen;
         let missing = [
             seen.inputs.err().map(|incomplete| incomplete.failure),
             seen.stack.variables.missing,
@@ -337,7 +356,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let web = Ref::new("web").within("team");
     let observe = async |observer: &Observer<'_>| {
-        let seen = Box::pin(observer.observe()).await.unwrap();
+        let seen = Box::pin(observer.observe()).await.unwrap().seen;
         assert!(seen.found().runner.contains_key("credentials"));
     };
     let reads = || {
@@ -347,10 +366,11 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
             .filter(|request| request.uri.ends_with(SECRET))
             .count()
     };
-    let first = Observer::new(&ctx, &tf, &web, None);
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let first = Observer::new(&reconciliation);
     observe(&first).await;
     assert!(!first.requires_fresh_reads(), "nothing to reuse");
-    let second = Observer::new(&ctx, &tf, &web, None);
+    let second = Observer::new(&reconciliation);
     observe(&second).await;
     assert_eq!(reads(), 1);
     assert!(second.requires_fresh_reads(), "before the start of a run");
@@ -359,7 +379,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     ctx.inputs
         .secrets
         .forget(&Ref::new("credentials").within("team"));
-    observe(&Observer::new(&ctx, &tf, &web, None)).await;
+    observe(&Observer::new(&reconciliation)).await;
     assert_eq!(reads(), 3);
 }
 
@@ -373,11 +393,10 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
     let web = Ref::new("web").within("team");
-    let hour = Duration::from_hours(1);
     for (reason, next, written) in [
-        ("AwaitingProcessing", hour, 1),
-        ("Fetching", STATUS_DELAY, 1),
-        ("Queued", hour, 2),
+        ("AwaitingProcessing", None, 1),
+        ("Fetching", Some(STATUS_DELAY), 1),
+        ("Queued", None, 2),
     ] {
         let mut tf = living();
         tf.status = ctx.memory.status(&web);
@@ -386,10 +405,9 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let status = json!({"state": "Pending", "message": "", "conditions": [ready]});
-        let observer = Observer::new(&ctx, &tf, &web, None);
         let status = serde_json::from_value(status).unwrap();
-        Box::pin(report(&observer, status)).await.unwrap();
-        assert_eq!(observer.next_within(hour), next, "{reason}");
+        let reported = Box::pin(report(&reconciliation(&ctx, &tf, &web), status)).await;
+        assert_eq!(reported.unwrap(), next, "{reason}");
         let requests = requests.lock();
         let patches = requests.iter().filter(|request| request.method == "PATCH");
         assert_eq!(patches.count(), written, "{reason}");
@@ -467,14 +485,15 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     let ctx = operator(client, folder.path());
     let tf = living();
     let web = Ref::new("web").within("team");
-    let observer = Observer::new(&ctx, &tf, &web, None);
-    let mut seen = Box::pin(observer.observe()).await.unwrap();
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let observer = Observer::new(&reconciliation);
+    let mut observation = Box::pin(observer.observe()).await.unwrap();
     let mut record = open_record();
     let check = Step::CheckRecord(Box::new(Swap::unchanged(&record.record)));
     for (version, sent) in [("1", 1), ("2", 1), ("3", 2)] {
         version.clone_into(&mut record.version);
-        seen.record = Some(record.clone());
-        let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
+        observation.seen.record = Some(record.clone());
+        let mut executor = StepExecutor::new(&reconciliation, &observation);
         Box::pin(executor.enact(std::slice::from_ref(&check)))
             .await
             .unwrap();
@@ -572,8 +591,9 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let ctx = operator(client, folder.path());
     let tf = living();
     let web = Ref::new("web").within("team");
-    let observer = Observer::new(&ctx, &tf, &web, None);
-    let seen = Box::pin(observer.observe()).await.unwrap();
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let observer = Observer::new(&reconciliation);
+    let observation = Box::pin(observer.observe()).await.unwrap();
     let key = ObjectKey::new("team", "web");
     ctx.dispatcher.record_running(&key, Some(Class::Change));
     let decision = Decision {
@@ -586,7 +606,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         status: TerraformStatus::default(),
         requeue_at: None,
     };
-    let result = Box::pin(apply_decision(&ctx, &web, &tf, &observer, &seen, decision)).await;
+    let result = Box::pin(apply_decision(&reconciliation, &observation, decision)).await;
     assert!(result.is_err());
     assert!(!ctx.dispatcher.holds_slot(&key));
 }
@@ -618,10 +638,11 @@ async fn denied_job_is_remembered_with_its_reason() {
         let ctx = operator(client, folder.path());
         let tf = living();
         let web = Ref::new("web").within("team");
-        let observer = Observer::new(&ctx, &tf, &web, None);
-        let seen = Box::pin(observer.observe()).await.unwrap();
+        let reconciliation = reconciliation(&ctx, &tf, &web);
+        let observer = Observer::new(&reconciliation);
+        let observation = Box::pin(observer.observe()).await.unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
-        let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
+        let mut executor = StepExecutor::new(&reconciliation, &observation);
         assert!(Box::pin(executor.enact(&[create])).await.is_err());
         let denial = ctx.memory.denied(&web, "web-apply-2");
         assert_eq!(denial.map(|denial| denial.reason).as_deref(), remembered);
@@ -690,8 +711,9 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
     let web = Ref::new("web").within("team");
-    let observer = Observer::new(&ctx, &tf, &web, None);
-    let stack = Box::pin(observer.observe()).await.unwrap().stack;
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let observer = Observer::new(&reconciliation);
+    let stack = Box::pin(observer.observe()).await.unwrap().seen.stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
     let mut lists: Vec<_> = requests
@@ -790,8 +812,8 @@ async fn refetch_of_a_context_does_not_block_pushes() {
         });
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let repository = Repository::of(&tf, &Credentials::default()).unwrap();
-        let push = push(&ctx, &tf, &seen, repository, None).unwrap();
-        tokio::spawn((push.send)())
+        let push = PushRequest::new(&ctx.settings, &tf, &seen, repository, None).unwrap();
+        tokio::spawn(sender(&ctx, &push)())
     };
     let fetches: Vec<_> = (0..MAX_SMALL_PUSHES)
         .map(|number| start(&format!("a{number}"), &gone))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use alustan_api::report::Failure;
 use alustan_core::observed::SourceSeen;
 
-use crate::remote::polled_cache::{PolledCache, SendQuery};
+use crate::remote::polled_cache::PolledCache;
 use crate::resource::Ref;
 
 /// Caches of answers, by type of query.
@@ -56,20 +56,4 @@ pub(crate) struct Pruned {
     pub(crate) removed: usize,
     /// Cause, if the pruning is incomplete.
     pub(crate) failure: Option<Failure>,
-}
-
-/// Pruning of the registry repository of a resource, as a reconcile observes it.
-pub(crate) enum PruningSeen {
-    /// No pruning has started since the image or the day changed.
-    Due(PruneQuery),
-    /// Finished: key of the query, and result.
-    Done(String, Pruned),
-    /// Cannot start, because name or credentials of the repository are invalid.
-    Impossible(Failure),
-}
-
-/// Query that prunes a registry repository.
-pub(crate) struct PruneQuery {
-    pub(super) key: String,
-    pub(super) send: SendQuery<Pruned>,
 }

@@ -1,6 +1,5 @@
 //! Queries to git repositories, registries and the API server.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,8 @@ use alustan_core::digest as hash;
 use alustan_core::model::progress;
 use alustan_core::observed::SourceSeen;
 use alustan_core::observed::allow_list::Allowed;
-use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
+use alustan_core::settings::Settings;
+use alustan_registry::{Access, DockerConfig, ImageName, ImageRef, Registry};
 use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -19,9 +19,8 @@ use kube::{Client, ResourceExt};
 use tracing::warn;
 
 use crate::call::call;
-use crate::context::Context;
 use crate::error::Error;
-use crate::remote::context_store::{ContextStore, HeldContext};
+use crate::remote::context_store::ContextStore;
 use crate::remote::failure::at_commit;
 use crate::remote::failure::registry;
 use crate::remote::failure::source;
@@ -213,10 +212,11 @@ pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     Repository::of(tf, &Credentials::default()).map(drop)
 }
 
-/// Returns the query of the digest of image `reference`. `pushed_by` is the build Job that pushed the image. If `pushed_by` is set, the query is
+/// Returns the query of the digest of image `reference`, which `client` sends. `pushed_by` is the build Job that pushed the image. If `pushed_by` is set, the query is
 /// retried until the registry has the image.
 pub(crate) fn digest(
-    ctx: &Context,
+    client: &Registry,
+    settings: &Settings,
     tf: &Terraform,
     reference: &str,
     pushed_by: Option<&str>,
@@ -227,12 +227,12 @@ pub(crate) fn digest(
         class: FailureClass::User,
         ..registry("spec.containerRegistry.baseImage", &error)
     })?;
-    let access = access(ctx, tf, image.name(), docker)?;
+    let access = access(settings, tf, image.name(), docker)?;
     let query = format!(
         "digest of {reference}, pushed by {pushed_by:?}, with access {}",
         identity(&access, docker)
     );
-    let client = ctx.registry.clone();
+    let client = client.clone();
     let missing = pushed_by.map(|job| {
         Failure::transient(
             Reason::ImageMissing,
@@ -269,7 +269,7 @@ pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
 
 /// Returns how `tf` accesses the registry of `name`: credential, cloud identity, and whether over plain HTTP.
 pub(crate) fn access(
-    ctx: &Context,
+    settings: &Settings,
     tf: &Terraform,
     name: &ImageName,
     docker: Option<&DockerConfig>,
@@ -278,7 +278,7 @@ pub(crate) fn access(
     let is_own_registry =
         ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
     let helper = own.provider.helper();
-    let helper = helper.filter(|_| ctx.settings.allows_identity_for(&name.to_string()));
+    let helper = helper.filter(|_| settings.allows_identity_for(&name.to_string()));
     let credential = docker.map(|docker| docker.open(name)).transpose();
     let credential = match credential {
         Err(error) if is_own_registry && helper.is_none() => {
@@ -302,92 +302,17 @@ pub(crate) fn identity(access: &Access, docker: Option<&DockerConfig>) -> String
     format!("{docker:?} {} {:?}", access.insecure, access.helper)
 }
 
-/// Query that pushes a context.
-pub(crate) struct PushQuery {
-    pub(crate) key: String,
-    pub(crate) send: SendQuery<String>,
-}
-
-/// Returns the query that pushes the context of `seen`. A context that is no longer stored is fetched again before the push waits for its
-/// permit.
-pub(crate) fn push(
-    ctx: &Context,
-    tf: &Terraform,
-    seen: &SourceSeen,
-    repository: Repository,
-    docker: Option<&DockerConfig>,
-) -> Result<PushQuery, Failure> {
-    let name = image_name(tf)?;
-    let access = access(ctx, tf, &name, docker)?;
-    let query = format!(
-        "push of context {} to {name} with access {}",
-        seen.context,
-        identity(&access, docker)
-    );
-    let (git, contexts, seen) = (ctx.git.clone(), ctx.contexts.clone(), seen.clone());
-    let client = ctx.registry.clone();
-    let allowed = ctx.allowed.now();
-    let send: SendQuery<String> = Box::new(move || {
-        let (client, name, access) = (client.clone(), name.clone(), access.clone());
-        let (git, contexts, seen, repository) = (
-            git.clone(),
-            contexts.clone(),
-            seen.clone(),
-            repository.clone(),
-        );
-        let allowed = allowed.clone();
-        Box::pin(async move {
-            let tenant = &repository.remote.tenant;
-            let HeldContext {
-                bytes,
-                permit: _permit,
-            } = if let Ok(held) = contexts.hold(tenant, &seen.context).await {
-                held
-            } else {
-                let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
-                store_and_hold(&contexts, tenant, &seen.context, bytes).await?
-            };
-            let digest = alustan_registry::Digest::parse(&seen.context)
-                .map_err(|error| registry("the context", &error))?;
-            let pushed = client
-                .push_context(&name, &digest, bytes.into(), &access)
-                .await
-                .map_err(|error| registry("spec.containerRegistry", &error))?;
-            Ok(format!("{name}@{}", pushed.as_str()))
-        })
-    });
-    Ok(PushQuery { key: query, send })
-}
-
-/// Stores a context of `tenant` and reads it for its push.
-async fn store_and_hold(
-    contexts: &ContextStore,
-    tenant: &str,
-    context: &str,
-    bytes: Vec<u8>,
-) -> Result<HeldContext, Failure> {
-    contexts
-        .put(context, &bytes)
-        .map_err(|error| not_stored(&error))?;
-    drop(bytes);
-    contexts
-        .hold(tenant, context)
-        .await
-        .map_err(|error| not_stored(&error))
-}
-
-fn not_stored(error: &io::Error) -> Failure {
-    Failure::transient(
-        Reason::GitCacheUnusable,
-        format!(
-            "failed to store the context in the cache directory: {error}; free space on the volume of \
-             --cache-dir, or make it writable; the push is retried automatically"
-        ),
-    )
-}
-
 impl Repository {
-    async fn fetch_again(
+    /// Returns the namespace of the resource that uses the repository.
+    pub(crate) fn tenant(&self) -> &str {
+        &self.remote.tenant
+    }
+
+    /// Fetches the context of `seen` again.
+    ///
+    /// # Errors
+    /// If the repository or the context cannot be fetched, or if the reference has moved to another commit.
+    pub(crate) async fn fetch_again(
         &self,
         git: &GitCache,
         seen: &SourceSeen,
@@ -543,22 +468,6 @@ mod tests {
         // The first second of the year 10000, which `Timestamp` cannot represent.
         assert_eq!(date(253_402_300_800), Timestamp::UNIX_EPOCH);
         assert_eq!(date(i64::MIN), Timestamp::UNIX_EPOCH);
-    }
-
-    #[tokio::test]
-    async fn unusable_cache_directory_is_reported_with_its_cause() {
-        let folder = tempfile::tempdir().unwrap();
-        let contexts = ContextStore::open(folder.path().join("contexts")).unwrap();
-        std::fs::remove_dir(folder.path().join("contexts")).unwrap();
-        let stored = store_and_hold(&contexts, "team", "sha256:a", Vec::new()).await;
-        let failure = stored.err().unwrap();
-        assert_eq!(failure.reason, "GitCacheUnusable");
-        for part in [
-            "No such file or directory",
-            "free space on the volume of --cache-dir, or make it writable",
-        ] {
-            assert!(failure.message.contains(part), "{failure:?}");
-        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::context::Context;
 use crate::memory_cluster::MemoryCluster;
 use crate::mirrors::Mirrors;
 use crate::remote::polled_cache::{SendQuery, SendQueryWith};
+use crate::remote::push_request::PushRequest;
 use crate::remote::queries::{self, Repository};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::LISTS;
@@ -185,7 +186,7 @@ impl Operator {
         let answers = &ctx.answers;
         let resource = Ref::new("web").within("team");
         let found = async |reference: &str, pushed_by: Option<&str>, found: Option<String>| {
-            let key = queries::digest(ctx, tf, reference, pushed_by, None)
+            let key = queries::digest(&ctx.registry, &ctx.settings, tf, reference, pushed_by, None)
                 .unwrap()
                 .key;
             let answer = remote.registry(found);
@@ -223,7 +224,7 @@ impl Operator {
         })
         .await;
         let source = remote.source();
-        let key = queries::push(ctx, tf, &source, repository, None)
+        let key = PushRequest::new(&ctx.settings, tf, &source, repository, None)
             .unwrap()
             .key;
         let pushed = remote.registry(format!("registry.test/team/web@{}", source.artifact));

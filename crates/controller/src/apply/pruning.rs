@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use alustan_api::report::Failure;
 use alustan_api::run::key;
-use alustan_api::{Prune, Reason, Terraform, names};
-use alustan_core::digest as hash;
-use alustan_core::model::image::ImagePlan;
+use alustan_api::{Reason, Terraform, names};
 use alustan_core::objects::secrets;
-use alustan_core::observed::Answer;
 use alustan_core::status::events::Event;
-use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry, Used, choose};
+use alustan_registry::{Digest, Registry, Used, choose};
 use alustan_source::FairSemaphore;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
@@ -21,20 +18,19 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::context::Context;
 use crate::events::publish;
 use crate::leader::Leader;
 use crate::memory::Memory;
 use crate::mirrors::Mirrors;
-use crate::observe::observer::Observer;
-use crate::remote::answers::{PruneQuery, Pruned, PruningSeen};
+use crate::reconciliation::Reconciliation;
+use crate::remote::answers::Pruned;
 use crate::remote::failure::registry;
 use crate::remote::polled_cache::SendQuery;
-use crate::remote::queries::{access, identity, image_name};
-use crate::resource::Guarded;
+use crate::remote::prune_request::{PruneRequest, PruningSeen};
+use crate::resource::{Guarded, Ref};
 use crate::watch::trim::is_content_removed;
 
-/// Interval of prunings of a registry repository, in seconds. A new image also causes a pruning.
-const PRUNE_INTERVAL_SECONDS: i64 = 86_400;
 /// Maximum number of concurrent prunings. With 100,000 images, the inventory of a repository takes 50 MiB of memory, and the selection of
 /// the images to delete takes 60 MiB.
 pub(crate) const MAX_CONCURRENT_PRUNINGS: usize = 2;
@@ -43,150 +39,77 @@ const PRUNE_TIMEOUT: Duration = Duration::from_mins(20);
 /// Field name for messages.
 const FIELD: &str = "spec.containerRegistry.prune";
 
-impl Observer<'_> {
-    /// Observes the pruning of the registry repository of the resource. Stays subscribed to the query of an active pruning, so that the pruning
-    /// is not aborted. Returns whether a pruning is due: then [`Self::prune_images`] starts it. `namespace`: uid of the namespace.
-    pub(crate) fn observe_pruning(
-        &self,
-        plan: Option<&ImagePlan>,
-        namespace: Option<&str>,
-        docker: &Result<Option<DockerConfig>, Failure>,
-    ) -> bool {
-        let prune = self.tf.spec.container_registry.prune.as_ref();
-        let (Some(prune), Some(plan), Ok(docker)) = (prune, plan, docker) else {
-            return false;
-        };
-        let namespace = namespace.unwrap_or_default();
-        let pruning = match self.query(prune, plan, namespace, docker.as_ref()) {
-            Ok(query) => {
-                self.use_query(&query.key);
-                match self
-                    .ctx
-                    .answers
-                    .pruned
-                    .get_existing(&query.key, self.resource)
-                {
-                    None => PruningSeen::Due(query),
-                    Some(Answer::Known(pruned)) => PruningSeen::Done(query.key, pruned),
-                    Some(Answer::Pending | Answer::Failed { .. }) => return false,
-                }
-            }
-            Err(failure) => PruningSeen::Impossible(failure),
-        };
-        let is_due = matches!(pruning, PruningSeen::Due(_));
-        *self.pruning.lock() = Some(pruning);
-        is_due
-    }
+/// Starts the pruning `request` of the registry repository of `tf`, for `resource`.
+pub(super) fn start(ctx: &Context, tf: &Terraform, resource: &Ref, request: &PruneRequest) {
+    let pruning = Arc::new(Pruning {
+        request: request.clone(),
+        registry: ctx.registry.clone(),
+        mirrors: ctx.mirrors.clone(),
+        resources: ctx.resources.clone(),
+        resource_namespace: tf.namespace().unwrap_or_default(),
+        memory: ctx.memory.clone(),
+        leader: ctx.leader.clone(),
+        permits: ctx.prunings.clone(),
+    });
+    let send: SendQuery<Pruned> = Box::new(move || {
+        let pruning = pruning.clone();
+        Box::pin(async move { Ok(pruning.run(Timestamp::now()).await) })
+    });
+    let pruned = &ctx.answers.pruned;
+    pruned.get(&request.key, resource, None, send);
+}
 
-    /// Starts the pruning that is due.
-    pub(crate) fn prune_images(&self) {
-        let pruning = self.pruning.lock().take();
-        if let Some(PruningSeen::Due(query)) = pruning {
-            let pruned = &self.ctx.answers.pruned;
-            pruned.get(&query.key, self.resource, None, query.send);
+/// Publishes an event about the result of a pruning, once.
+pub(crate) async fn publish_result(reconciliation: &Reconciliation<'_>, pruning: &PruningSeen) {
+    match pruning {
+        PruningSeen::Done(query, Pruned { removed, failure }) => {
+            let image_name = &reconciliation.tf.spec.container_registry.image_name;
+            let note = format!("{FIELD}: removed {removed} images and contexts from {image_name}");
+            if *removed > 0 {
+                publish_once(reconciliation, Ok(note), query).await;
+            }
+            if let Some(failure) = failure {
+                publish_once(reconciliation, Err(failure), "").await;
+            }
         }
+        PruningSeen::Impossible(failure) => publish_once(reconciliation, Err(failure), "").await,
+        PruningSeen::Due(_) => {}
     }
+}
 
-    /// Publishes an event about the result of a pruning, once.
-    pub(crate) async fn publish_pruning(&self) {
-        let pruning = self.pruning.lock().take();
-        match pruning {
-            Some(PruningSeen::Done(query, Pruned { removed, failure })) => {
-                let image_name = &self.tf.spec.container_registry.image_name;
-                let note =
-                    format!("{FIELD}: removed {removed} images and contexts from {image_name}");
-                if removed > 0 {
-                    self.publish_result(&Ok(note), &query).await;
-                }
-                if let Some(failure) = failure {
-                    self.publish_result(&Err(failure), "").await;
-                }
-            }
-            Some(PruningSeen::Impossible(failure)) => {
-                self.publish_result(&Err(failure), "").await;
-            }
-            Some(PruningSeen::Due(_)) | None => {}
-        }
-    }
-
-    fn query(
-        &self,
-        prune: &Prune,
-        plan: &ImagePlan,
-        namespace: &str,
-        docker: Option<&DockerConfig>,
-    ) -> Result<PruneQuery, Failure> {
-        let (ctx, tf) = (self.ctx, self.tf);
-        let name = image_name(tf)?;
-        let access = access(ctx, tf, &name, docker)?;
-        let policy = Policy {
-            keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
-            older_than: prune.older_than.into(),
-        };
-        let pruning = Pruning {
-            registry: ctx.registry.clone(),
-            mirrors: ctx.mirrors.clone(),
-            resources: ctx.resources.clone(),
-            resource_namespace: tf.namespace().unwrap_or_default(),
-            memory: ctx.memory.clone(),
-            leader: ctx.leader.clone(),
-            permits: ctx.prunings.clone(),
-            namespace: namespace.to_owned(),
-            policy,
-            key: format!(
-                "prune {name} of {namespace} by {policy:?} with tag {} on day {} with access {}",
-                plan.tag,
-                day(tf, Timestamp::now()),
-                identity(&access, docker)
-            ),
-            access,
-            name,
-        };
-        let query = pruning.key.clone();
-        let pruning = Arc::new(pruning);
-        // The query has no interval. It is sent again when its key changes: the key contains the image tag and the day.
-        let send: SendQuery<Pruned> = Box::new(move || {
-            let pruning = pruning.clone();
-            Box::pin(async move { Ok(pruning.run(Timestamp::now()).await) })
-        });
-        Ok(PruneQuery { key: query, send })
-    }
-
-    async fn publish_result(&self, result: &Result<String, Failure>, query: &str) {
-        let (warning, reason, note) = match result {
-            Ok(note) => (false, Reason::Pruned.into(), note.clone()),
-            Err(failure) => {
-                let advice =
-                    ". Runs and builds are not affected; to disable pruning, remove the field";
-                (
-                    true,
-                    failure.reason.clone(),
-                    format!("{}{advice}", failure.message),
-                )
-            }
-        };
-        if self.ctx.memory.is_new_event(self.resource, &reason, query) {
-            let event = Event {
-                warning,
-                reason,
-                note,
-            };
-            publish(
-                &self.ctx.client,
-                &self.ctx.instance,
-                &self.tf.object_ref(&()),
-                event,
+async fn publish_once(
+    reconciliation: &Reconciliation<'_>,
+    result: Result<String, &Failure>,
+    query: &str,
+) {
+    let Reconciliation {
+        ctx, tf, resource, ..
+    } = *reconciliation;
+    let (warning, reason, note) = match result {
+        Ok(note) => (false, Reason::Pruned.into(), note),
+        Err(failure) => {
+            let advice = ". Runs and builds are not affected; to disable pruning, remove the field";
+            (
+                true,
+                failure.reason.clone(),
+                format!("{}{advice}", failure.message),
             )
-            .await;
         }
+    };
+    if ctx.memory.is_new_event(resource, &reason, query) {
+        let event = Event {
+            warning,
+            reason,
+            note,
+        };
+        publish(&ctx.client, &ctx.instance, &tf.object_ref(&()), event).await;
     }
 }
 
 /// Pruning of a registry repository.
 struct Pruning {
+    request: PruneRequest,
     registry: Registry,
-    name: ImageName,
-    access: Access,
     mirrors: Arc<Mirrors>,
     resources: Store<Guarded>,
     /// Namespace of the resource. Only images of this namespace are removed.
@@ -194,16 +117,13 @@ struct Pruning {
     memory: Arc<Memory>,
     leader: Leader,
     permits: Arc<FairSemaphore>,
-    namespace: String,
-    policy: Policy,
-    key: String,
 }
 
 impl Pruning {
     async fn run(&self, now: Timestamp) -> Pruned {
         let _permit = self
             .permits
-            .acquire(&Arc::from(self.namespace.as_str()))
+            .acquire(&Arc::from(self.request.namespace_uid.as_str()))
             .await;
         let mut removed = 0;
         let result = timeout(PRUNE_TIMEOUT, self.remove(now, &mut removed)).await;
@@ -217,7 +137,7 @@ impl Pruning {
             format!(
                 "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; \
                  the next pruning, within a day, removes the remaining ones",
-                self.name,
+                self.request.name,
                 PRUNE_TIMEOUT.as_secs() / 60
             ),
         )
@@ -225,17 +145,24 @@ impl Pruning {
 
     async fn remove(&self, now: Timestamp, removed: &mut usize) -> Result<(), Failure> {
         let prune_failure = |error| registry(FIELD, &error);
-        let inventory = self.registry.inventory(&self.name, &self.access).await;
+        let PruneRequest {
+            name,
+            access,
+            namespace_uid,
+            policy,
+            ..
+        } = &self.request;
+        let inventory = self.registry.inventory(name, access).await;
         let inventory = inventory.map_err(prune_failure)?;
         // The inventory of a large repository takes time, and a resource may start to use an image during that time. Therefore, collect
         // the used images after the inventory.
         let used = self.used_images()?;
-        for digest in choose(&inventory, &self.namespace, &used, self.policy, now) {
+        for digest in choose(&inventory, namespace_uid, &used, *policy, now) {
             // Stop if this replica no longer leads: the new leader may know of more used images.
             if !self.leader.leads() {
                 break;
             }
-            let deleted = self.registry.delete(&self.name, &digest, &self.access);
+            let deleted = self.registry.delete(name, &digest, access);
             deleted.await.map_err(prune_failure)?;
             *removed += 1;
         }
@@ -356,19 +283,11 @@ fn unreadable(secret: &Secret) -> Failure {
     )
 }
 
-/// Returns the number of the current day of the resource. Days of different resources begin at different times, so that their daily prunings are
-/// spread.
-fn day(tf: &Terraform, now: Timestamp) -> i64 {
-    let day_length = Duration::from_secs(PRUNE_INTERVAL_SECONDS.unsigned_abs());
-    let offset = day_length.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));
-    let offset = i64::try_from(offset.as_secs()).unwrap_or_default();
-    (now.as_second() + offset).div_euclid(PRUNE_INTERVAL_SECONDS)
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
 
+    use alustan_registry::{Access, ImageName, Policy};
     use axum::Router;
     use axum::extract::Path;
     use axum::routing::get;
@@ -389,25 +308,28 @@ mod tests {
             timeout: Duration::from_hours(2),
             ..alustan_registry::Options::default()
         };
-        Pruning {
-            registry: Registry::new(options).unwrap(),
+        let request = PruneRequest {
+            key: String::new(),
             name: ImageName::parse(&format!("{host}/team/{name}")).unwrap(),
             access: Access {
                 insecure: true,
                 ..Access::default()
             },
+            namespace_uid: "uid".to_owned(),
+            policy: Policy {
+                keep: 0,
+                older_than: Duration::ZERO,
+            },
+        };
+        Pruning {
+            request,
+            registry: Registry::new(options).unwrap(),
             mirrors: Arc::new(Mirrors::empty()),
             resources: reflector::store().0,
             resource_namespace: "team".to_owned(),
             memory: Arc::default(),
             leader: Leader::leading(),
             permits: permits.clone(),
-            namespace: "uid".to_owned(),
-            policy: Policy {
-                keep: 0,
-                older_than: Duration::ZERO,
-            },
-            key: String::new(),
         }
     }
 
@@ -548,18 +470,5 @@ mod tests {
         let mut without_content = Secret::clone(&secret_with(secrets::PIN, &json!({})));
         remove_content(&mut without_content);
         assert!(collect_used(&[Arc::new(without_content)], "team", &Memory::default()).is_err());
-    }
-
-    #[test]
-    fn pruning_runs_once_a_day_at_an_offset_per_resource() {
-        let tf: Terraform = serde_json::from_value(json!({
-            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": "a", "uid": "u"},
-            "spec": {"gitRepo": {"url": "https://h/r"}, "containerRegistry": {"imageName": "h/x"}},
-        }))
-        .unwrap();
-        let at = |second| day(&tf, Timestamp::from_second(second).unwrap());
-        assert_eq!(at(1_000_000 + PRUNE_INTERVAL_SECONDS), at(1_000_000) + 1);
-        let days: std::collections::BTreeSet<i64> = (0..24).map(|hour| at(hour * 3600)).collect();
-        assert_eq!(days.len(), 2);
     }
 }
