@@ -3,6 +3,7 @@
 
 pub(crate) mod build_secrets;
 pub(crate) mod context_push;
+pub(crate) mod decision;
 mod delete;
 mod deletions;
 mod finalizer;

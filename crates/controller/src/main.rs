@@ -2,6 +2,7 @@
 
 mod apply;
 mod args;
+mod attempt;
 mod call;
 mod clock;
 mod context;
@@ -11,6 +12,7 @@ mod events;
 mod fail_point;
 #[cfg(test)]
 mod fake_api;
+mod forget;
 mod health;
 mod http;
 mod leader;
@@ -21,6 +23,7 @@ mod memory_cluster;
 mod metacontroller;
 mod metrics;
 mod mirrors;
+mod native_driver;
 mod notify;
 mod observe;
 mod push_events;
@@ -29,8 +32,10 @@ mod recent_reads;
 mod reconcile;
 mod reconciliation;
 mod remote;
+mod requeue;
 mod resource;
 mod signing;
+mod slots;
 mod standard_webhooks;
 mod status;
 mod step_name;

@@ -13,10 +13,12 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use tracing::debug;
 
+use crate::attempt::reconcile_object;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::reconcile::{forget, reconcile_object, record_failure, signed};
+use crate::forget::forget;
+use crate::requeue::{record_failure, signed};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::{LISTS, is_watched};
 

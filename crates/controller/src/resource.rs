@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use alustan_api::{Terraform, json_size, labels};
+use alustan_api::{ObjectKey, Terraform, json_size, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::error_boundary::InvalidObject;
@@ -105,6 +105,14 @@ impl Resource for Guarded {
             Err(invalid) => &mut invalid.metadata,
         }
     }
+}
+
+/// Returns the key of `resource`.
+pub(crate) fn to_key(resource: &Ref) -> ObjectKey {
+    ObjectKey::new(
+        resource.namespace.clone().unwrap_or_default(),
+        &resource.name,
+    )
 }
 
 /// Returns the resources that could be parsed.

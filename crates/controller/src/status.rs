@@ -1,5 +1,7 @@
 //! Writes the status of a resource, and publishes the events and notifications of its changes.
 
+pub(crate) mod failure;
+
 use std::time::Duration;
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};

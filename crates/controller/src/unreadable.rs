@@ -13,14 +13,24 @@ use kube::{Client, Resource as _};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tracing::error;
 
 use crate::call::{StatusKind, call, has_status};
 use crate::context::Context;
 use crate::error::Error;
+use crate::events::publish;
 use crate::observe::pin;
+use crate::resource::{Guarded, Ref};
+
+/// Reports in the log and in an event that the resource `invalid` cannot be read.
+pub(crate) async fn report(ctx: &Context, resource: &Ref, invalid: &InvalidObject) {
+    error!(resource = %resource, error = invalid.error, "unreadable resource");
+    let object = Guarded(Err(invalid.clone())).object_ref(&());
+    publish(&ctx.client, &ctx.instance, &object, event(&invalid.error)).await;
+}
 
 /// Returns the event for a resource that this version of the operator cannot read.
-pub(crate) fn event(error: &str) -> Event {
+fn event(error: &str) -> Event {
     Event {
         warning: true,
         reason: Reason::ResourceUnreadable.into(),
@@ -45,12 +55,15 @@ pub(crate) fn failure(error: &str) -> Failure {
     )
 }
 
-/// Reads the deleted, unreadable resource `invalid`: the metadata and the readable fields from the API server, all other fields from the
-/// pin. Ignores the metadata in the watch cache, which may be older and still contain a finalizer that has been removed.
-pub(crate) async fn read(
+/// Reads the unreadable resource `invalid`, if it is being deleted: the metadata and the readable fields from the API server, all other fields from
+/// the pin. `None` if the resource is not being deleted, or if too few fields are readable. Ignores the metadata in the watch cache, which may be older and still contain a finalizer that has been removed.
+pub(crate) async fn read_deleted(
     ctx: &Context,
     invalid: &InvalidObject,
 ) -> Result<Option<Terraform>, Error> {
+    if invalid.metadata.deletion_timestamp.is_none() {
+        return Ok(None);
+    }
     let (metadata, stored) = stored(ctx, &invalid.metadata).await?;
     let Some(minimal) = parse_leniently(metadata.clone(), &stored, None) else {
         return Ok(None);

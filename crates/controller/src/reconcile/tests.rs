@@ -24,19 +24,22 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::{apply_decision, reconcile_object, resources_with_runs, retry, running_class};
 use crate::apply::context_push::sender;
+use crate::apply::decision::{Applied, apply};
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
+use crate::attempt::reconcile_object;
 use crate::context::Context;
 use crate::fake_api::{self, RequestLog};
 use crate::mirrors::Mirrors;
+use crate::native_driver::retry;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
 use crate::remote::context_store::MAX_SMALL_PUSHES;
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries::Repository;
 use crate::resource::{Guarded, Ref};
+use crate::slots::{resources_with_runs, running_class};
 use crate::status::{STATUS_DELAY, report};
 use crate::watch::mapping::LISTS;
 use crate::wiring::{ContextParts, context};
@@ -606,8 +609,8 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         status: TerraformStatus::default(),
         requeue_at: None,
     };
-    let result = Box::pin(apply_decision(&reconciliation, &observation, decision)).await;
-    assert!(result.is_err());
+    let applied = Box::pin(apply(&reconciliation, &observation, decision)).await;
+    assert!(matches!(applied, Applied::Failed(..)));
     assert!(!ctx.dispatcher.holds_slot(&key));
 }
 

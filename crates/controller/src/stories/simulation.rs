@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::operator::{Operator, Remote};
 use super::pods::{PodEvent, Pods, RunConfig};
+use crate::attempt::reconcile_object;
 use crate::clock::Clock;
 use crate::memory_cluster::MemoryCluster;
-use crate::reconcile::reconcile_object;
 use crate::resource::Guarded;
 
 /// Maximum number of reconciles until a resource converges.

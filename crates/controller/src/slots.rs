@@ -1,0 +1,97 @@
+//! Which resources hold a slot: those with an active run, Job, pod or build.
+
+use alustan_api::labels;
+use alustan_api::{ObjectKey, Terraform};
+use alustan_core::decide::start_run::class;
+use alustan_core::model::facts::{occupied, open_run};
+use alustan_core::observed::{BuildState, JobSeen, RecordSeen, Seen};
+use alustan_core::queue::Class;
+use kube::{Resource, ResourceExt};
+
+use crate::context::Context;
+use crate::observe::jobs;
+use crate::reconciliation::Reconciliation;
+use crate::resource::{Ref, to_key};
+use crate::watch::mapping::owner;
+
+/// Records whether the resource, which starts nothing now, holds a slot: it does while a run or a build of it is active.
+pub(crate) fn record_active(reconciliation: &Reconciliation<'_>, seen: &Seen) {
+    let Reconciliation {
+        ctx, tf, resource, ..
+    } = *reconciliation;
+    let run = running_class(seen.record.as_ref(), seen.job.as_ref());
+    if run.is_some() || has_active_build(ctx, resource, tf, seen) {
+        ctx.dispatcher.record_running(&to_key(resource), run);
+    } else {
+        release(ctx, resource);
+    }
+}
+
+/// Releases the slot of `resource`, whose observation failed. Keeps the slot while the resource has an active Job or pod.
+pub(crate) fn release_without_active_job(ctx: &Context, resource: &Ref) {
+    if !has_active_job(ctx, resource) {
+        release(ctx, resource);
+    }
+}
+
+/// Releases the slot of `resource`, and removes its run from the queue.
+pub(crate) fn release(ctx: &Context, resource: &Ref) {
+    ctx.dispatcher
+        .record_idle(&to_key(resource), ctx.clock.now());
+}
+
+/// Whether the watch caches have an unfinished Job of `resource`, or a run pod that has not ended.
+fn has_active_job(ctx: &Context, resource: &Ref) -> bool {
+    let jobs = ctx.mirrors.jobs.filter(|job| {
+        existing_owner(ctx, job).as_ref() == Some(resource) && jobs::is_running(ctx, job)
+    });
+    let pods = ctx.mirrors.pods.filter(|pod| {
+        existing_owner(ctx, pod).as_ref() == Some(resource) && jobs::is_living_run(pod)
+    });
+    !(jobs.is_empty() && pods.is_empty())
+}
+
+/// Returns the resources with an unfinished run or build, for example after a restart of the operator.
+pub(crate) fn resources_with_runs(ctx: &Context) -> Vec<ObjectKey> {
+    let jobs = ctx.mirrors.jobs.filter(|job| jobs::is_running(ctx, job));
+    let owners = jobs.iter().filter_map(|job| existing_owner(ctx, &**job));
+    owners.map(|owner| to_key(&owner)).collect()
+}
+
+/// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and a
+/// slot that is held for a missing resource would never be released.
+fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
+    let reference = owner(&ctx.settings, object)?;
+    let resource = ctx.resources.get(&reference)?;
+    let is_made_for = object.labels().get(labels::UID) == resource.meta().uid.as_ref();
+    is_made_for.then_some(reference)
+}
+
+/// Returns the priority class of the current run if the run needs a slot. A run needs a slot until it has reported its result, and while its Job or
+/// pod is active. A reported run without an active pod needs no slot, even if the operator cannot record the result yet, for example while a quota
+/// refuses the outputs Secret.
+pub(crate) fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
+    let is_unreported = record.is_some_and(|record_seen| {
+        let reported = record_seen.report.as_ref().map(|report| report.number);
+        open_run(&record_seen.record).is_some() && reported != Some(record_seen.record.number)
+    });
+    let run = record.and_then(|record_seen| record_seen.record.run.as_ref());
+    let class = run.map_or(Class::Change, |run| class(run.kind, &run.trigger));
+    (is_unreported || occupied(job)).then_some(class)
+}
+
+/// Whether a build that `resource` started is active. A resource that waits for a build of another resource has no slot.
+fn has_active_build(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+    if tf.spec.suspend {
+        // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
+        let key = to_key(resource);
+        return ctx.dispatcher.holds_slot(&key) && resources_with_runs(ctx).contains(&key);
+    }
+    let active = seen
+        .build
+        .as_ref()
+        .filter(|build| matches!(build.state, BuildState::Active(_)));
+    let namespace = ctx.settings.build_namespace_of(tf);
+    let job = active.and_then(|build| ctx.mirrors.jobs.get(namespace, &build.job));
+    job.and_then(|job| owner(&ctx.settings, &*job)).as_ref() == Some(resource)
+}
