@@ -6,6 +6,7 @@ mod attempt;
 mod call;
 mod clock;
 mod context;
+mod context_builder;
 mod error;
 mod evaluator;
 mod events;

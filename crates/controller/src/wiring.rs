@@ -7,7 +7,7 @@ use std::time::Duration;
 use alustan_api::labels;
 use alustan_core::lease::{self, Identity};
 use alustan_core::queue::SlotLimits;
-use alustan_source::{CacheOptions, FairSemaphore, GitCache};
+use alustan_source::GitCache;
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
@@ -16,7 +16,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
-use kube::runtime::reflector::Store;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
@@ -26,35 +25,24 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
 use crate::apply::build_secrets::delete_builds_of_deleted;
-use crate::apply::pruning::MAX_CONCURRENT_PRUNINGS;
 use crate::args::Config;
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::context_builder::{ContextParts, context};
 use crate::error::with_causes;
-use crate::evaluator::Evaluator;
-use crate::fail_point::FailPoint;
 use crate::forget::forget;
 use crate::health::Health;
 use crate::http::{self, Listeners, MetricsSources, PushRequest, WebhookEndpoints};
 use crate::leader::{Election, Fence, Leader};
 use crate::metacontroller::SyncHandler;
-use crate::metrics::{CallCounter, Metrics, QueryKind};
+use crate::metrics::{CallCounter, Metrics};
 use crate::mirrors::Mirrors;
 use crate::native_driver::{reconcile, retry};
-use crate::notify::{self, Notifier};
 use crate::push_events::poll_after_pushes;
 use crate::queue::{Dispatcher, REFRESH};
-use crate::recent_reads::RecentInputs;
-use crate::remote::answers::Answers;
-use crate::remote::context_store::ContextStore;
-use crate::remote::git_refs::References;
-use crate::remote::polled_cache::PolledCache;
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
-use crate::upstream_activity::UpstreamActivity;
 use crate::watch::Watches;
-use crate::watch::allow_lists::AllowLists;
-use crate::watch::dynamic::DynamicWatches;
 use crate::watch::joined::Events;
 use crate::watch::mapping::{
     LISTS, consumers_of_outputs, is_watched, owner, users_of_config_map, users_of_secret, wake_all,
@@ -259,36 +247,6 @@ struct ControllerInputs {
     pushes: mpsc::Receiver<PushRequest>,
     listed: watch::Receiver<usize>,
     sync_handler: Arc<SyncHandler>,
-}
-
-/// Components that become fields of the [`Context`].
-pub(crate) struct ContextParts {
-    pub(crate) client: Client,
-    pub(crate) clock: Clock,
-    pub(crate) signer: Arc<Signer>,
-    pub(crate) wake: mpsc::UnboundedSender<Ref>,
-    pub(crate) health: Health,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) leader: Leader,
-    pub(crate) dispatcher: Arc<Dispatcher>,
-}
-
-#[cfg(test)]
-impl ContextParts {
-    /// Returns the parts of an operator that leads, with `client`, one slot and a fixed signing key.
-    pub(crate) fn of_test(client: Client) -> Self {
-        let (wake, _) = mpsc::unbounded_channel();
-        Self {
-            client,
-            clock: Clock::default(),
-            signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
-            wake: wake.clone(),
-            health: Health::new(Leader::leading()),
-            leader: Leader::leading(),
-            metrics: Metrics::new(),
-            dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(1, 0), wake)),
-        }
-    }
 }
 
 /// Builds a client that counts its calls and writes only while this replica leads.
@@ -499,87 +457,7 @@ async fn set_ready_when_listed(mut listed: watch::Receiver<usize>, health: Healt
     }
 }
 
-pub(crate) fn context(
-    context_parts: ContextParts,
-    config: &Config,
-    mirrors: Mirrors,
-    resources: Store<Guarded>,
-) -> Result<Context> {
-    let ContextParts {
-        client,
-        clock,
-        signer,
-        wake,
-        health,
-        metrics,
-        leader,
-        dispatcher,
-    } = context_parts;
-    let contexts = ContextStore::open(config.cache_dir.join("contexts"))
-        .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
-    let options = CacheOptions {
-        cache_bytes: config.git_cache_mib << 20,
-        ..CacheOptions::default()
-    };
-    let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
-    let git = Arc::new(git.context("failed to open the git cache")?);
-    let settings = config.settings()?;
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
-    let notifier = Notifier::new(notify::NotifierParts {
-        kube: client.clone(),
-        instance: instance.clone(),
-        receivers: config.notifications.clone(),
-        ca_pem: settings.ca_bundle.as_deref(),
-        resources: resources.clone(),
-        wake: wake.clone(),
-    })?;
-    let program =
-        std::env::current_exe().context("failed to find the executable of the operator")?;
-    let registry = alustan_registry::Registry::new(alustan_registry::Options {
-        insecure_hosts: settings.insecure_registries.clone(),
-        ca_pem: settings.ca_bundle.iter().cloned().collect(),
-        ..alustan_registry::Options::default()
-    })
-    .context("failed to create the registry client")?;
-    Ok(Context {
-        instance,
-        client: client.clone(),
-        clock,
-        settings,
-        driver: config.driver,
-        registry,
-        leader,
-        signer,
-        dispatcher,
-        mirrors: Arc::new(mirrors),
-        resources,
-        references: References::new(git.clone()),
-        git,
-        contexts: Arc::new(contexts),
-        prunings: FairSemaphore::new(MAX_CONCURRENT_PRUNINGS),
-        answers: Answers {
-            namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
-            revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),
-            modules: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("fetch")),
-            images: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("digest")),
-            artifacts: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("push")),
-            logs: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
-            pruned: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("prune")),
-        },
-        notifier,
-        allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
-        objects: DynamicWatches::new(client, wake.clone()),
-        inputs: RecentInputs::default(),
-        evaluator: Evaluator::new(program),
-        upstream_activity: UpstreamActivity::new(wake),
-        memory: Arc::default(),
-        fail_point: FailPoint::from_environment()?,
-        health,
-        metrics,
-    })
-}
-
-/// Returns the key of `object` in [`RecentInputs`].
+/// Returns the key of `object` in [`RecentInputs`](crate::recent_reads::RecentInputs).
 fn key_of(object: &impl ResourceExt) -> Ref {
     Ref::new(&object.name_any()).within(&object.namespace().unwrap_or_default())
 }

@@ -30,6 +30,7 @@ use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::attempt::reconcile_object;
 use crate::context::Context;
+use crate::context_builder::{ContextParts, context};
 use crate::fake_api::{self, RequestLog};
 use crate::mirrors::Mirrors;
 use crate::native_driver::retry;
@@ -42,7 +43,6 @@ use crate::resource::{Guarded, Ref};
 use crate::slots::{resources_with_runs, running_class};
 use crate::status::{STATUS_DELAY, report};
 use crate::watch::mapping::LISTS;
-use crate::wiring::{ContextParts, context};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Returns the context of an operator with `client` and empty watch caches.

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::args::Config;
 use crate::context::Context;
+use crate::context_builder::{ContextParts, context};
 use crate::memory_cluster::MemoryCluster;
 use crate::mirrors::Mirrors;
 use crate::remote::polled_cache::{SendQuery, SendQueryWith};
@@ -29,7 +30,6 @@ use crate::remote::push_request::PushRequest;
 use crate::remote::queries::{self, Repository};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::LISTS;
-use crate::wiring::{ContextParts, context};
 use crate::write_through_cache::WriteThroughCache;
 
 const BASE: &str = "registry.test/base:1";

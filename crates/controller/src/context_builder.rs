@@ -1,0 +1,148 @@
+//! Builds the [`Context`] from the flags of the operator.
+
+use std::sync::Arc;
+
+use alustan_source::{CacheOptions, FairSemaphore, GitCache};
+use anyhow::{Context as _, Result};
+use kube::Client;
+use kube::runtime::reflector::Store;
+use tokio::sync::mpsc;
+
+use crate::apply::pruning::MAX_CONCURRENT_PRUNINGS;
+use crate::args::Config;
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::evaluator::Evaluator;
+use crate::fail_point::FailPoint;
+use crate::health::Health;
+use crate::leader::Leader;
+use crate::metrics::{Metrics, QueryKind};
+use crate::mirrors::Mirrors;
+use crate::notify::{self, Notifier};
+use crate::queue::Dispatcher;
+use crate::recent_reads::RecentInputs;
+use crate::remote::answers::Answers;
+use crate::remote::context_store::ContextStore;
+use crate::remote::git_refs::References;
+use crate::remote::polled_cache::PolledCache;
+use crate::resource::{Guarded, Ref};
+use crate::signing::Signer;
+use crate::upstream_activity::UpstreamActivity;
+use crate::watch::allow_lists::AllowLists;
+use crate::watch::dynamic::DynamicWatches;
+
+/// Components that become fields of the [`Context`].
+pub(crate) struct ContextParts {
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    pub(crate) signer: Arc<Signer>,
+    pub(crate) wake: mpsc::UnboundedSender<Ref>,
+    pub(crate) health: Health,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) leader: Leader,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+}
+
+#[cfg(test)]
+impl ContextParts {
+    /// Returns the parts of an operator that leads, with `client`, one slot and a fixed signing key.
+    pub(crate) fn of_test(client: Client) -> Self {
+        use alustan_core::queue::SlotLimits;
+
+        let (wake, _) = mpsc::unbounded_channel();
+        Self {
+            client,
+            clock: Clock::default(),
+            signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
+            wake: wake.clone(),
+            health: Health::new(Leader::leading()),
+            leader: Leader::leading(),
+            metrics: Metrics::new(),
+            dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(1, 0), wake)),
+        }
+    }
+}
+
+/// Builds the [`Context`]: opens the caches on disk, and creates the clients and in-memory caches.
+///
+/// # Errors
+/// If the cache directory is unusable, or a flag or environment variable is invalid.
+pub(crate) fn context(
+    context_parts: ContextParts,
+    config: &Config,
+    mirrors: Mirrors,
+    resources: Store<Guarded>,
+) -> Result<Context> {
+    let ContextParts {
+        client,
+        clock,
+        signer,
+        wake,
+        health,
+        metrics,
+        leader,
+        dispatcher,
+    } = context_parts;
+    let contexts = ContextStore::open(config.cache_dir.join("contexts"))
+        .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
+    let options = CacheOptions {
+        cache_bytes: config.git_cache_mib << 20,
+        ..CacheOptions::default()
+    };
+    let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
+    let git = Arc::new(git.context("failed to open the git cache")?);
+    let settings = config.settings()?;
+    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
+    let notifier = Notifier::new(notify::NotifierParts {
+        kube: client.clone(),
+        instance: instance.clone(),
+        receivers: config.notifications.clone(),
+        ca_pem: settings.ca_bundle.as_deref(),
+        resources: resources.clone(),
+        wake: wake.clone(),
+    })?;
+    let program =
+        std::env::current_exe().context("failed to find the executable of the operator")?;
+    let registry = alustan_registry::Registry::new(alustan_registry::Options {
+        insecure_hosts: settings.insecure_registries.clone(),
+        ca_pem: settings.ca_bundle.iter().cloned().collect(),
+        ..alustan_registry::Options::default()
+    })
+    .context("failed to create the registry client")?;
+    Ok(Context {
+        instance,
+        client: client.clone(),
+        clock,
+        settings,
+        driver: config.driver,
+        registry,
+        leader,
+        signer,
+        dispatcher,
+        mirrors: Arc::new(mirrors),
+        resources,
+        references: References::new(git.clone()),
+        git,
+        contexts: Arc::new(contexts),
+        prunings: FairSemaphore::new(MAX_CONCURRENT_PRUNINGS),
+        answers: Answers {
+            namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
+            revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),
+            modules: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("fetch")),
+            images: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("digest")),
+            artifacts: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("push")),
+            logs: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
+            pruned: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("prune")),
+        },
+        notifier,
+        allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
+        objects: DynamicWatches::new(client, wake.clone()),
+        inputs: RecentInputs::default(),
+        evaluator: Evaluator::new(program),
+        upstream_activity: UpstreamActivity::new(wake),
+        memory: Arc::default(),
+        fail_point: FailPoint::from_environment()?,
+        health,
+        metrics,
+    })
+}
