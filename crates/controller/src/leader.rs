@@ -3,6 +3,7 @@
 //! the [`Fence`].
 
 mod election;
+pub(crate) mod election_thread;
 mod fence;
 
 use std::net::SocketAddr;

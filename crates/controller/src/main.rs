@@ -3,6 +3,7 @@
 mod apply;
 mod args;
 mod attempt;
+mod background_tasks;
 mod call;
 mod clock;
 mod context;

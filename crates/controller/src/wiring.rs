@@ -1,52 +1,47 @@
 //! Startup and shutdown of the operator: leader election, watches, caches, controller and HTTP server.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use alustan_api::labels;
-use alustan_core::lease::{self, Identity};
+use alustan_core::lease::Identity;
 use alustan_core::queue::SlotLimits;
-use alustan_source::GitCache;
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio::runtime;
-use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{debug, info, warn};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info};
 
-use crate::apply::build_secrets::delete_builds_of_deleted;
 use crate::args::Config;
+use crate::background_tasks::{
+    clean_up_deleted, reconcile_all_when_leading, refresh_queue_positions, set_ready_when_listed,
+    sweep_git_cache,
+};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
-use crate::error::with_causes;
-use crate::forget::forget;
 use crate::health::Health;
 use crate::http::{self, Listeners, MetricsSources, PushRequest, WebhookEndpoints};
+use crate::leader::election_thread::run_with_election;
 use crate::leader::{Election, Fence, Leader};
 use crate::metacontroller::SyncHandler;
 use crate::metrics::{CallCounter, Metrics};
 use crate::mirrors::Mirrors;
 use crate::native_driver::{reconcile, retry};
 use crate::push_events::poll_after_pushes;
-use crate::queue::{Dispatcher, REFRESH};
+use crate::queue::Dispatcher;
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::watch::Watches;
 use crate::watch::joined::Events;
-use crate::watch::mapping::{
-    LISTS, consumers_of_outputs, is_watched, owner, users_of_config_map, users_of_secret, wake_all,
-};
+use crate::watch::mapping::{consumers_of_outputs, owner, users_of_config_map, users_of_secret};
 use crate::watch::trim::{self, JOB_NAME};
 use crate::write_through_cache::WriteThroughCache;
 
@@ -58,9 +53,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum number of queued push events from webhooks.
 const MAX_QUEUED_PUSHES: usize = 100;
-
-/// Idle time after which a repository is removed from the git cache. The next use fetches it again.
-const MAX_REPOSITORY_IDLE_TIME: Duration = Duration::from_hours(24);
 
 /// Runs the operator until SIGTERM or SIGINT.
 pub(crate) async fn run(config: Config) -> Result<()> {
@@ -145,55 +137,6 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     match tokio::time::timeout(SHUTDOWN_TIMEOUT, server).await {
         Ok(ended) => ended.context("the HTTP server failed"),
         Err(_) => Ok(()),
-    }
-}
-
-/// Takes part in the `election` until `controller` ends, then releases the Lease. The election has a separate thread: reconciles that
-/// occupy all workers of the runtime must not delay a renewal of the Lease.
-///
-/// # Errors
-/// If another replica takes the Lease: the process exits at once, because its in-memory state may be stale.
-async fn run_with_election(
-    election: impl Future<Output = Result<Election>> + Send + 'static,
-    controller: impl Future<Output = Result<()>>,
-) -> Result<()> {
-    let (resign, resigned) = oneshot::channel::<()>();
-    let (end, mut ended) = oneshot::channel::<Result<Option<String>>>();
-    let participation = async move {
-        let mut election = election
-            .await
-            .context("failed to connect to the API server")?;
-        tokio::select! {
-            by = election.run() => Ok(by),
-            _ = resigned => {
-                election.resign().await;
-                Ok(None)
-            }
-        }
-    };
-    thread::Builder::new()
-        .name("election".to_owned())
-        .spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build();
-            end.send(match runtime {
-                Ok(runtime) => runtime.block_on(participation),
-                Err(error) => Err(error.into()),
-            })
-        })
-        .context("failed to start the thread of the leader election")?;
-    tokio::select! {
-        election_result = &mut ended => {
-            let by = election_result.context("the leader election failed")??;
-            match by.as_deref().map(lease::pod) {
-                Some(by) => bail!("lost leadership to {by}; restarting"),
-                None => bail!("lost leadership: the Lease has no holder; restarting"),
-            }
-        }
-        result = controller => {
-            drop(resign);
-            ended.await.context("failed to release the Lease")??;
-            result
-        }
     }
 }
 
@@ -372,7 +315,7 @@ async fn run_controller(
                 Some(Ok(_)) => {}
                 Some(Err(controller::Error::ObjectNotFound(deleted))) => {
                     let namespace = deleted.namespace.unwrap_or_default();
-                    clean_up_deleted(&ctx, config, Ref::new(&deleted.name).within(&namespace));
+                    clean_up_deleted(&ctx, &config.watch_namespaces, Ref::new(&deleted.name).within(&namespace));
                 }
                 Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
@@ -383,78 +326,11 @@ async fn run_controller(
     }
 }
 
-/// Drops the in-memory state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand.
-/// Deletes builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator
-/// watches.
-fn clean_up_deleted(ctx: &Arc<Context>, config: &Config, resource: Ref) {
-    forget(ctx, &resource);
-    let namespace = resource.namespace.as_deref().unwrap_or_default();
-    if is_watched(&config.watch_namespaces, namespace) {
-        let ctx = ctx.clone();
-        tokio::spawn(async move { delete_builds_of_deleted(&ctx, &resource).await });
-    }
-}
-
-/// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica has
-/// reconciled them since the previous leader stopped. Also signs run records and pins that have no signature yet.
-async fn reconcile_all_when_leading(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
-    loop {
-        ctx.leader.wait_for_leadership().await;
-        let signing_ctx = ctx.clone();
-        tokio::spawn(async move {
-            signing_ctx
-                .signer
-                .sign_existing(&signing_ctx.client, &signing_ctx.mirrors.secrets)
-                .await;
-        });
-        wake_all(ctx.resources.state(), &wake);
-        let is_build = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
-        let builds = ctx.mirrors.jobs.filter(is_build);
-        for resource in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {
-            let _ = wake.send(resource);
-        }
-    }
-}
-
 fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
     stream::unfold(woken, |mut woken| async move {
         let resource = woken.recv().await?;
         Some((resource, woken))
     })
-}
-
-/// Removes idle repositories from the git cache, once per hour.
-async fn sweep_git_cache(git: Arc<GitCache>) {
-    let mut hours = tokio::time::interval(Duration::from_hours(1));
-    loop {
-        hours.tick().await;
-        let git = git.clone();
-        match tokio::task::spawn_blocking(move || git.sweep(MAX_REPOSITORY_IDLE_TIME)).await {
-            Ok(Ok(0)) => {}
-            Ok(Ok(removed)) => info!(removed, "removed idle repositories from the git cache"),
-            Ok(Err(error)) => warn!(
-                error = with_causes(&error),
-                "failed to remove idle repositories from the git cache"
-            ),
-            Err(error) => warn!(%error, "failed to remove idle repositories from the git cache"),
-        }
-    }
-}
-
-/// Refreshes the queue positions in the status of all queued resources at the interval [`REFRESH`]. A reconcile between two refreshes
-/// reports the position of the last refresh.
-async fn refresh_queue_positions(dispatcher: Arc<Dispatcher>) {
-    let mut interval = tokio::time::interval(REFRESH);
-    loop {
-        interval.tick().await;
-        dispatcher.refresh(Timestamp::now());
-    }
-}
-
-async fn set_ready_when_listed(mut listed: watch::Receiver<usize>, health: Health) {
-    if listed.wait_for(|lists| *lists >= LISTS).await.is_ok() {
-        health.set_ready();
-    }
 }
 
 /// Returns the key of `object` in [`RecentInputs`](crate::recent_reads::RecentInputs).
