@@ -12,11 +12,15 @@ macro_rules! value_or_return {
 }
 
 mod accounts;
+mod builds;
 mod dependencies;
 mod inputs;
+mod job_events;
 pub(crate) mod jobs;
 pub(crate) mod observer;
+pub(crate) mod pods;
 mod record;
+mod run_jobs;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -105,7 +109,7 @@ impl Observer<'_> {
         );
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
             Some(build) => Some(
-                jobs::with_pending_cause(ctx, ctx.settings.build_namespace_of(tf), build).await,
+                builds::with_pending_cause(ctx, ctx.settings.build_namespace_of(tf), build).await,
             ),
             None => None,
         };
@@ -162,8 +166,8 @@ impl Observer<'_> {
             build: build.map(|build| build.seen),
             job,
             refused: self.denied(record.as_ref()),
-            jobs: jobs::own_jobs(ctx, tf),
-            build_secrets: jobs::build_secrets(ctx, tf),
+            jobs: run_jobs::own_jobs(ctx, tf),
+            build_secrets: builds::build_secrets(ctx, tf),
             cache: self.cache(),
             foreign_state,
             outputs,
@@ -477,7 +481,7 @@ impl Observer<'_> {
             plan,
             namespace_uid.unwrap_or_default(),
             docker.as_ref(),
-            Timestamp::now(),
+            self.ctx.clock.now(),
         );
         let request = match request {
             Ok(request) => request,
@@ -492,14 +496,14 @@ impl Observer<'_> {
         }
     }
 
-    fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
+    fn build(&self, plan: &ImagePlan) -> Option<builds::Build> {
         let namespace = self.ctx.settings.build_namespace_of(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
         self.ctx.memory.stop_waiting_for_builds(self.resource);
         self.ctx
             .memory
             .wait_for_build(format!("{namespace}/{name}"), self.resource);
-        let mut build = jobs::build(self.ctx, &namespace, &name)?;
+        let mut build = builds::build(self.ctx, &namespace, &name)?;
         if let (BuildState::Failed(failure, _), Some(pod)) = (&mut build.seen.state, &build.log_of)
         {
             let query = format!("log {namespace}/{pod}");
@@ -522,7 +526,7 @@ impl Observer<'_> {
             return Ok(None);
         };
         let claimed = open_run(&record.record).is_some() && record.record.claimed_by.is_some();
-        jobs::run(
+        run_jobs::run(
             self.ctx,
             self.tf,
             &run.job,

@@ -9,7 +9,7 @@ use alustan_core::queue::Class;
 use kube::{Resource, ResourceExt};
 
 use crate::context::Context;
-use crate::observe::jobs;
+use crate::observe::{jobs, pods};
 use crate::reconciliation::Reconciliation;
 use crate::resource::{Ref, to_key};
 use crate::watch::mapping::owner;
@@ -46,7 +46,7 @@ fn has_active_job(ctx: &Context, resource: &Ref) -> bool {
         existing_owner(ctx, job).as_ref() == Some(resource) && jobs::is_running(ctx, job)
     });
     let pods = ctx.mirrors.pods.filter(|pod| {
-        existing_owner(ctx, pod).as_ref() == Some(resource) && jobs::is_living_run(pod)
+        existing_owner(ctx, pod).as_ref() == Some(resource) && pods::is_living_run(pod)
     });
     !(jobs.is_empty() && pods.is_empty())
 }

@@ -16,10 +16,10 @@ use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
-use super::jobs;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
+use crate::observe::{pods, run_jobs};
 use crate::resource::is_made_for;
 use crate::watch::trim::{MAX_PROGRESS_BYTES, MAX_REPORT_BYTES};
 
@@ -84,7 +84,7 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         report: record_secrets.report.filter(is_used),
         pin: record_secrets.pin.filter(is_used),
     };
-    let has_job = |run: &RunSpec| jobs::exists(ctx, tf, &run.job);
+    let has_job = |run: &RunSpec| run_jobs::exists(ctx, tf, &run.job);
     let uid = tf.uid().unwrap_or_default();
     let read_record = used_secrets
         .record
@@ -156,7 +156,7 @@ fn left_behind(
         told: reported_progress(report),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
         owner: ctx.living_owner(tf, &uid),
-        pods: jobs::living_pods(ctx, tf, &uid),
+        pods: pods::living_pods(ctx, tf, &uid),
         uid,
     })
 }

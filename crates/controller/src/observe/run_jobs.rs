@@ -1,0 +1,126 @@
+//! Run Jobs of a resource in the watch cache, and their pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alustan_api::labels::Component;
+use alustan_api::run::RunKind;
+use alustan_api::{Terraform, names};
+use alustan_core::observed::{JobSeen, OwnJob};
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt;
+use kube::api::Api;
+
+use crate::call::call;
+use crate::context::Context;
+use crate::error::Error;
+use crate::observe::job_events::{is_late, no_pod};
+use crate::observe::jobs::{finished, timestamp};
+use crate::observe::pods::{
+    alive, ended, engine_ended, has_component, has_lingering_pod, has_living_pod, own_pods,
+    scheduled_at, waiting_cause,
+};
+use crate::resource::is_made_for;
+use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
+
+/// Returns the Job `name` of the current run, if it belongs to `tf`. If a pod has `claimed` the run, reads the Job, and then its pods, from the
+/// API server if the watch caches do not have them: a stale cache must not make the operator report the run as lost.
+pub(super) async fn run(
+    ctx: &Context,
+    tf: &Terraform,
+    name: &str,
+    claimed: bool,
+) -> Result<Option<JobSeen>, Error> {
+    let namespace = tf.namespace().unwrap_or_default();
+    let pods = own_pods(ctx, tf, name);
+    let pods_alive = pods.iter().any(|pod| alive(pod));
+    let mut job = ctx.mirrors.jobs.get(&namespace, name);
+    if job.is_none() && claimed {
+        let api: Api<Job> = Api::namespaced(ctx.client.clone(), &namespace);
+        job = call(&format!("read Job {name}"), api.get_opt(name))
+            .await?
+            .map(Arc::new);
+    }
+    let job = job.filter(|job| is_made_for(tf, &**job));
+    let has_engine_ended = !pods_alive && pods.iter().any(|pod| engine_ended(pod));
+    let Some(job) = job else {
+        let pods_alive = pods_alive || (claimed && has_living_pod(&ctx.client, tf, name).await?);
+        return Ok(pods_alive.then(|| JobSeen {
+            uid: String::new(),
+            finished: true,
+            has_pod: true,
+            scheduled_at: None,
+            pods_alive,
+            waiting: None,
+            ended: None,
+        }));
+    };
+    let uid = job.uid().unwrap_or_default();
+    let mut waiting = pods.iter().find_map(|pod| waiting_cause(pod));
+    let created_at = timestamp(job.creation_timestamp().as_ref());
+    if pods.is_empty() && !finished(&job) && is_late(created_at, ctx.clock.now()) {
+        waiting = no_pod(&ctx.client, &namespace, &uid).await;
+    }
+    Ok(Some(JobSeen {
+        uid,
+        finished: finished(&job) || has_engine_ended,
+        has_pod: !pods.is_empty(),
+        scheduled_at: pods.iter().filter_map(|pod| scheduled_at(pod)).max(),
+        pods_alive,
+        waiting,
+        ended: pods.iter().find_map(|pod| ended(pod)),
+    }))
+}
+
+/// Whether the watch caches have the Job `name` of `tf`, or a pod of this Job whose engine container may still run.
+pub(super) fn exists(ctx: &Context, tf: &Terraform, name: &str) -> bool {
+    let namespace = tf.namespace().unwrap_or_default();
+    let job = ctx.mirrors.jobs.get(&namespace, name);
+    job.is_some_and(|job| is_made_for(tf, &*job))
+        || own_pods(ctx, tf, name).iter().any(|pod| alive(pod))
+}
+
+/// Returns the run Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may still run.
+pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
+    let pods = ctx.mirrors.pods.filter(|pod| {
+        is_made_for(tf, pod) && has_component(pod.labels(), Component::Run) && alive(pod)
+    });
+    let jobs = ctx
+        .mirrors
+        .jobs
+        .filter(|job| is_made_for(tf, job) && has_component(job.labels(), Component::Run));
+    let jobs_of_pods = pods.iter().filter_map(|pod| {
+        Some(OwnJob {
+            name: pod.labels().get(JOB_NAME)?.clone(),
+            uid: pod.labels().get(CONTROLLER_UID)?.clone(),
+            finished: false,
+            lingers: false,
+        })
+    });
+    let existing_jobs = jobs.iter().map(|job| {
+        let lingers = !finished(job) && has_lingering_pod(ctx, job);
+        OwnJob {
+            name: job.name_any(),
+            uid: job.uid().unwrap_or_default(),
+            finished: finished(job) || lingers,
+            lingers,
+        }
+    });
+    jobs_of_pods
+        .chain(existing_jobs)
+        .filter_map(|job| Some((run_number(tf, &job.name)?, job)))
+        .collect()
+}
+
+/// Returns the run number of the Job with this name, if the name is that of a run of `tf`.
+fn run_number(tf: &Terraform, job: &str) -> Option<i64> {
+    let number = job.rsplit_once('-')?.1.parse().ok()?;
+    let kinds = [
+        RunKind::Plan,
+        RunKind::Apply,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ];
+    let ours = |kind| names::run_job(&tf.name_any(), kind, number) == job;
+    kinds.into_iter().any(ours).then_some(number)
+}
