@@ -1,5 +1,6 @@
 //! `cargo xtask imports` fails if the files of a crate have cyclic imports: `a.rs` imports from `b.rs`, and `b.rs` from
-//! `a.rs`, directly or through other files. In crate `core`, the root modules with their folders must not have cyclic imports either.
+//! `a.rs`, directly or through other files. In the crates `core` and `controller`, the root modules with their folders must not have cyclic
+//! imports either.
 //!
 //! Imports through re-exports and globs are resolved to the file that defines the item. Tests are excluded.
 
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Crate whose root modules must not have cyclic imports either, each taken together with its folder.
-const LAYERED: &str = "core";
+/// Crates whose root modules must not have cyclic imports either, each taken together with its folder.
+const LAYERED: [&str; 2] = ["core", "controller"];
 
 /// Path of a module or item from the root of its crate.
 type Names = Vec<String>;
@@ -42,7 +43,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         let krate = Crate::read(&source)?;
         let is_layered = source
             .parent()
-            .is_some_and(|folder| folder.ends_with(LAYERED));
+            .is_some_and(|folder| LAYERED.iter().any(|name| folder.ends_with(name)));
         let folder_circle = || is_layered.then(|| krate.folder_circle(&source)).flatten();
         let circle = krate.circle().or_else(folder_circle);
         circles.extend(circle.map(|circle| format!("{}: {circle}", source.display())));
