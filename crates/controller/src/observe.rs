@@ -107,10 +107,8 @@ impl Observer<'_> {
             namespace_uid.as_deref(),
             record.as_ref(),
         );
-        let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
-            Some(build) => Some(
-                builds::with_pending_cause(ctx, ctx.settings.build_namespace_of(tf), build).await,
-            ),
+        let build = match &plan {
+            Some(plan) => self.build(plan).await,
             None => None,
         };
         let history = record.as_ref().map(|record| &record.history);
@@ -118,9 +116,7 @@ impl Observer<'_> {
             .as_ref()
             .is_some_and(|plan| image_build::pinned(&plan.tag, pin.as_ref(), history).is_some());
         let image = match &plan {
-            Some(plan) if !pinned => {
-                self.image(plan, build.as_ref().map(|build| &build.seen), &inputs)
-            }
+            Some(plan) if !pinned => self.image(plan, build.as_ref(), &inputs),
             _ => Answer::Pending,
         };
         let deleted = tf.metadata.deletion_timestamp.is_some();
@@ -163,7 +159,7 @@ impl Observer<'_> {
             base: base_image_answer,
             image,
             artifact,
-            build: build.map(|build| build.seen),
+            build,
             job,
             refused: self.denied(record.as_ref()),
             jobs: run_jobs::own_jobs(ctx, tf),
@@ -496,7 +492,8 @@ impl Observer<'_> {
         }
     }
 
-    fn build(&self, plan: &ImagePlan) -> Option<builds::Build> {
+    /// Returns the build of the image, and subscribes the resource to its events.
+    async fn build(&self, plan: &ImagePlan) -> Option<BuildSeen> {
         let namespace = self.ctx.settings.build_namespace_of(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
         self.ctx.memory.stop_waiting_for_builds(self.resource);
@@ -508,14 +505,15 @@ impl Observer<'_> {
         {
             let query = format!("log {namespace}/{pod}");
             self.use_query(&query);
-            let send = queries::log(self.ctx.client.clone(), namespace, pod.clone());
+            let send = queries::log(self.ctx.client.clone(), namespace.clone(), pod.clone());
             match self.ctx.answers.logs.get(&query, self.resource, None, send) {
                 Answer::Known(log) => *failure = queries::explain(failure, &log),
                 Answer::Pending => build.seen.state = BuildState::Active(None),
                 Answer::Failed { .. } => {}
             }
         }
-        Some(build)
+        let build = builds::with_pending_cause(self.ctx, &namespace, build).await;
+        Some(build.seen)
     }
 
     async fn job(&self, record: Option<&RecordSeen>) -> Result<Option<JobSeen>, Error> {
