@@ -1,38 +1,27 @@
 //! Time source of reconciles.
 
+use std::sync::Arc;
+
 use k8s_openapi::jiff::Timestamp;
 
-/// Clock of the system. Stories on an API server in memory set their own time.
-#[derive(Clone, Default)]
-pub(crate) struct Clock {
-    #[cfg(test)]
-    simulated: Option<std::sync::Arc<parking_lot::Mutex<Timestamp>>>,
-}
+/// Clock of the operator.
+#[derive(Clone)]
+pub(crate) struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
+    /// Returns the clock of the system.
+    pub(crate) fn system() -> Self {
+        Self(Arc::new(Timestamp::now))
+    }
+
+    /// Returns a clock that shows `time`, for tests.
+    #[cfg(test)]
+    pub(crate) fn simulated(time: Arc<parking_lot::Mutex<Timestamp>>) -> Self {
+        Self(Arc::new(move || *time.lock()))
+    }
+
     /// Returns the current time.
     pub(crate) fn now(&self) -> Timestamp {
-        #[cfg(test)]
-        if let Some(simulated) = &self.simulated {
-            return *simulated.lock();
-        }
-        Timestamp::now()
-    }
-}
-
-#[cfg(test)]
-impl Clock {
-    /// Returns a clock that shows `start` until [`Self::advance`].
-    pub(crate) fn simulated(start: Timestamp) -> Self {
-        Self {
-            simulated: Some(std::sync::Arc::new(parking_lot::Mutex::new(start))),
-        }
-    }
-
-    /// Advances a simulated clock.
-    pub(crate) fn advance(&self, time: k8s_openapi::jiff::SignedDuration) {
-        if let Some(simulated) = &self.simulated {
-            *simulated.lock() += time;
-        }
+        (self.0)()
     }
 }

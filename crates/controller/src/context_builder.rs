@@ -52,7 +52,7 @@ impl ContextParts {
         let (wake, _) = mpsc::unbounded_channel();
         Self {
             client,
-            clock: Clock::default(),
+            clock: Clock::system(),
             signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
             wake: wake.clone(),
             health: Health::new(Leader::leading()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use json_patch::merge;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -30,7 +31,6 @@ pub(crate) enum Fault {
     Conflict(usize),
 }
 
-#[derive(Default)]
 struct Objects {
     stored: BTreeMap<Key, Value>,
     /// Fields of the last server-side apply of an object.
@@ -41,7 +41,7 @@ struct Objects {
     is_crashed: bool,
     /// Whether a quota denies new Jobs.
     denies_jobs: bool,
-    clock: Clock,
+    time: Arc<Mutex<Timestamp>>,
 }
 
 /// API server in memory.
@@ -49,17 +49,31 @@ struct Objects {
 pub(crate) struct MemoryCluster(Arc<Mutex<Objects>>);
 
 impl MemoryCluster {
-    /// Returns an empty cluster with the time of `clock`.
-    pub(crate) fn new(clock: Clock) -> Self {
-        let objects = Objects {
-            clock,
-            ..Objects::default()
-        };
-        Self(Arc::new(Mutex::new(objects)))
+    /// Returns an empty cluster whose clock shows `start`.
+    pub(crate) fn new(start: Timestamp) -> Self {
+        Self(Arc::new(Mutex::new(Objects {
+            stored: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            version: 0,
+            writes: 0,
+            fault: None,
+            is_crashed: false,
+            denies_jobs: false,
+            time: Arc::new(Mutex::new(start)),
+        })))
     }
 
+    /// Returns the clock of the cluster.
     pub(crate) fn clock(&self) -> Clock {
-        self.0.lock().clock.clone()
+        Clock::simulated(self.0.lock().time.clone())
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.lock().now()
+    }
+
+    pub(crate) fn advance_clock(&self, time: SignedDuration) {
+        *self.0.lock().time.lock() += time;
     }
 
     /// Returns the resource version of the last write by any client.
@@ -234,6 +248,10 @@ fn remove_fields(object: &mut Value, before: &Value, now: &Value) {
 }
 
 impl Objects {
+    fn now(&self) -> Timestamp {
+        *self.time.lock()
+    }
+
     fn key(&self, plural: &str, name: &str) -> Option<Key> {
         let mut keys = self.stored.keys();
         keys.find(|key| key.0 == plural && key.2 == name).cloned()
@@ -300,7 +318,7 @@ impl Objects {
             metadata["uid"] = json!(format!("uid-{}", self.version));
         }
         if metadata["creationTimestamp"].is_null() {
-            metadata["creationTimestamp"] = json!(self.clock.now());
+            metadata["creationTimestamp"] = json!(self.now());
         }
         let is_released = metadata["deletionTimestamp"].is_string()
             && metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
@@ -466,7 +484,7 @@ impl Objects {
                 return failure(409, "Conflict", "the precondition failed");
             }
         }
-        object["metadata"]["deletionTimestamp"] = json!(self.clock.now());
+        object["metadata"]["deletionTimestamp"] = json!(self.now());
         (200, self.store(key.clone(), object))
     }
 

@@ -93,7 +93,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let signer = signer(&config, &metrics).await?;
     let context_parts = ContextParts {
         client,
-        clock: Clock::default(),
+        clock: Clock::system(),
         signer: Arc::new(signer),
         wake,
         health: health.clone(),

@@ -113,7 +113,7 @@ impl Simulation {
             Event::DenyJobs(deny) => self.cluster.deny_jobs(deny),
             Event::Clock(seconds) => {
                 let time = SignedDuration::from_secs(seconds);
-                self.cluster.clock().advance(time);
+                self.cluster.advance_clock(time);
             }
         }
     }

@@ -81,7 +81,7 @@ pub(super) enum PodEvent {
 /// Pods of the cluster, and what their runs did.
 #[derive(Default)]
 pub(super) struct Pods {
-    pods: Vec<RunPod>,
+    run_pods: Vec<RunPod>,
     /// Names of the run Jobs whose pods claimed their runs.
     claimed: BTreeSet<String>,
     /// Names of the run Jobs whose pods wrote a report, in order.
@@ -99,7 +99,7 @@ impl Pods {
         delete_expired_jobs(cluster);
         let jobs = cluster.all::<Job>("jobs");
         let uids: BTreeSet<String> = jobs.iter().filter_map(ResourceExt::uid).collect();
-        for pod in &mut self.pods {
+        for pod in &mut self.run_pods {
             if pod.stage < Stage::Ended && !uids.contains(&pod.job_uid) {
                 self.real.is_partial |= pod.stage == Stage::Applying;
                 pod.stage = Stage::Ended;
@@ -116,7 +116,7 @@ impl Pods {
             }
             assert!(!self.claimed.contains(&name), "Job {name} is created again");
             let number = name.rsplit('-').next().unwrap().parse().unwrap();
-            self.pods.push(RunPod {
+            self.run_pods.push(RunPod {
                 uid: format!("pod-of-{uid}"),
                 job: name,
                 job_uid: uid,
@@ -158,15 +158,15 @@ impl Pods {
         event: PodEvent,
     ) -> bool {
         self.sync(cluster);
-        let active: Vec<usize> = (0..self.pods.len())
-            .filter(|pod| self.pods[*pod].stage < Stage::Ended)
+        let active: Vec<usize> = (0..self.run_pods.len())
+            .filter(|pod| self.run_pods[*pod].stage < Stage::Ended)
             .collect();
         let Some(index) = active.get(index % active.len().max(1)).copied() else {
             return false;
         };
         let run = Run {
             cluster,
-            pod: &self.pods[index],
+            pod: &self.run_pods[index],
         };
         let (stage, result) = match (run.pod.stage, event) {
             (_, PodEvent::Kill) | (Stage::Ended, _) => (Stage::Ended, None),
@@ -198,9 +198,9 @@ impl Pods {
         if stage == Stage::Ended {
             end(cluster, &run.pod.job, result.is_some() && !has_failed);
         }
-        self.pods[index].stage = stage;
+        self.run_pods[index].stage = stage;
         let is_working = |pod: &&RunPod| matches!(pod.stage, Stage::Planning | Stage::Applying);
-        let working: Vec<_> = self.pods.iter().filter(is_working).collect();
+        let working: Vec<_> = self.run_pods.iter().filter(is_working).collect();
         assert!(working.len() < 2, "two runs at the same time: {working:?}");
         true
     }
@@ -263,7 +263,7 @@ impl Run<'_> {
         let claim = Claim {
             pod_uid: self.pod.uid.clone(),
             pod: format!("{}-0", self.pod.job),
-            at: self.cluster.clock().now(),
+            at: self.cluster.now(),
         };
         let is_claimed = self.swap(|progress| {
             let is_free = progress.claimed_by.is_none()
@@ -328,7 +328,7 @@ impl Run<'_> {
                     id: self.pod.uid.clone(),
                     operation: "OperationTypeApply".to_owned(),
                     who: format!("alustan@{}", self.pod.uid),
-                    at: self.cluster.clock().now(),
+                    at: self.cluster.now(),
                 });
             }
             starts
@@ -391,7 +391,7 @@ impl Run<'_> {
             shape: "null_resource.a".to_owned(),
             ..ChangeSet::default()
         };
-        let now = self.cluster.clock().now();
+        let now = self.cluster.now();
         let report = RunReport {
             number: self.pod.number,
             kind,
@@ -458,14 +458,14 @@ fn end(cluster: &MemoryCluster, name: &str, succeeds: bool) {
     };
     let status = json!({"status": {"phase": phase}});
     cluster.merge("pods", &format!("{name}-0"), &status);
-    let now = cluster.clock().now();
+    let now = cluster.now();
     let conditions = [json!({"type": condition, "status": "True", "lastTransitionTime": now})];
     cluster.merge("jobs", name, &json!({"status": {"conditions": conditions}}));
 }
 
 /// Deletes finished Jobs after `ttlSecondsAfterFinished`, as the TTL controller does.
 fn delete_expired_jobs(cluster: &MemoryCluster) {
-    let now = cluster.clock().now();
+    let now = cluster.now();
     for job in cluster.all::<Job>("jobs") {
         let lifetime = job
             .spec

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::operator::{Operator, Remote};
 use super::pods::{PodEvent, Pods, RunConfig};
 use crate::attempt::reconcile_object;
-use crate::clock::Clock;
 use crate::memory_cluster::MemoryCluster;
 use crate::resource::Guarded;
 
@@ -27,7 +26,7 @@ impl Simulation {
     /// Returns a cluster with the new resource `web`.
     pub(super) async fn new() -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let cluster = MemoryCluster::new(Clock::simulated(start));
+        let cluster = MemoryCluster::new(start);
         cluster.put(
             "namespaces",
             json!({"metadata": {"name": "team", "uid": "namespace-uid"}}),
@@ -136,7 +135,7 @@ impl Simulation {
             if !is_active && self.cluster.version() == writes {
                 let wait = requeue_after.unwrap_or(Duration::from_mins(5));
                 let wait = SignedDuration::try_from(wait).unwrap();
-                self.cluster.clock().advance(wait);
+                self.cluster.advance_clock(wait);
             }
         }
         panic!("{what}: {:#?}", self.resource().map(|tf| tf.status));
