@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::status::patch::{removed_fields, replacing};
+use alustan_core::status::pending_query::only_reports_a_query;
 use alustan_core::status::render::bounded;
-use alustan_core::status::waiting::only_reports_a_query;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
