@@ -1,6 +1,6 @@
 //! Leader election between replicas. The holder of the Lease writes only as long as the Lease is valid according to its own clock.
-//! [`alustan_core::lease`] makes the decisions; this module calls the API server and reads the clock. Every write of the operator passes
-//! the [`Fence`].
+//! [`alustan_core::leader_election`] makes the decisions; this module calls the API server and reads the clock. Every write of the operator
+//! passes the [`Fence`].
 
 mod election;
 pub(crate) mod election_thread;
@@ -9,7 +9,7 @@ mod fence;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use alustan_core::lease::{Elector, Identity, Leadership, Moment, pod};
+use alustan_core::leader_election::{Elector, Identity, Leadership, Moment, pod};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
@@ -154,11 +154,11 @@ impl Leader {
     /// Creates a replica on standby. The leader is in pod `other`, which is reachable at `address`.
     pub(crate) fn following(address: Option<SocketAddr>) -> Self {
         let leader = Self::new(Identity::new(None, "test"));
-        let lease = alustan_core::lease::Record {
+        let lease = alustan_core::leader_election::Record {
             version: "1".to_owned(),
             holder: Some("other_1".to_owned()),
             renewed: String::new(),
-            duration: alustan_core::lease::DURATION,
+            duration: alustan_core::leader_election::DURATION,
         };
         let now = leader.now();
         leader.state().elector.looked(Some(lease), now);

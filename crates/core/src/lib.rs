@@ -1,7 +1,7 @@
 //! Pure decision logic of the operator: no client, no clock, no async.
 //!
 //! [`decide::decide`] maps a resource and an observation of its cluster, repository and registry to steps and a status.
-//! [`queue::SlotLimits`] selects the runs that may start. [`lease::Elector`] runs the leader election.
+//! [`queue::SlotLimits`] selects the runs that may start. [`leader_election::Elector`] decides the next operation on the Lease.
 //!
 //! Imports have one direction, which `cargo xtask imports` enforces: `observed` <- `model` <- `objects` <- `status` <- `decide`.
 //! `observed` and `model` have the types that the other modules share, `objects` builds Kubernetes objects, and `status` renders the status.
@@ -10,7 +10,7 @@ pub mod backoff;
 pub mod decide;
 pub mod dependency_graph;
 pub mod digest;
-pub mod lease;
+pub mod leader_election;
 pub mod metacontroller;
 pub mod metrics;
 pub mod model;

@@ -45,7 +45,7 @@ mod tests {
     use std::time::Duration;
 
     use alustan_api::run::PROTOCOL;
-    use alustan_core::lease::Identity;
+    use alustan_core::leader_election::Identity;
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
     use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use alustan_api::labels;
-use alustan_core::lease::{Act, DURATION, Leadership, Moment, Record, pod};
+use alustan_core::leader_election::{Act, DURATION, Leadership, Moment, Record, pod};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -21,8 +21,8 @@ use crate::watch::mapping::LISTS;
 /// Annotation of the Lease with the address of its holder.
 const ADDRESS: &str = "alustan.io/address";
 
-/// Time limit of a read or write of the Lease. The writes of a leader are aborted 13 s after its last renewal (`lease::WRITE_PERIOD`): within
-/// that time, the next renewal can time out and be retried.
+/// Time limit of a read or write of the Lease. The writes of a leader are aborted 13 s after its last renewal
+/// (`leader_election::WRITE_PERIOD`): within that time, the next renewal can time out and be retried.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum wait for the initial lists before the Lease is read again.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);

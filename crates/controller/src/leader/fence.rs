@@ -94,7 +94,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use alustan_core::lease::{WRITE_PERIOD, WRITE_START_PERIOD};
+    use alustan_core::leader_election::{WRITE_PERIOD, WRITE_START_PERIOD};
     use tokio::time::{Instant, advance, sleep};
     use tower::{ServiceExt, service_fn};
 

@@ -10,7 +10,7 @@ use tower::{BoxError, service_fn};
 
 use super::*;
 use crate::leader::Role;
-use alustan_core::lease::Identity;
+use alustan_core::leader_election::Identity;
 
 /// Fake API server that stores one Lease.
 #[derive(Clone, Default)]
