@@ -187,7 +187,7 @@ impl Error {
         };
         match &**source {
             kube::Error::Api(status) if status.is_forbidden() => {
-                admission::refusal(&status.message)
+                admission::limit_denial(&status.message)
             }
             _ => None,
         }

@@ -247,10 +247,10 @@ impl ReconcileCase<'_> {
     /// Returns the configuration to apply with the commit and context in `source`.
     fn target_of(&self, source: Result<SourceSeen, Summary>) -> Result<Target, Summary> {
         if let Some(invalid) = &self.seen.invalid {
-            return Err(summary::failure_summary(invalid));
+            return Err(summary::configuration_failure(invalid));
         }
-        if let Some(refusal) = image::refusal(self.tf, self.settings) {
-            return Err(summary::failure_summary(&refusal));
+        if let Some(violation) = image::settings_violation(self.tf, self.settings) {
+            return Err(summary::configuration_failure(&violation));
         }
         if let Some(refusal) =
             allow_lists::refusal(self.tf, &self.seen.allowed, &self.seen.accounts)
@@ -352,7 +352,7 @@ impl ReconcileCase<'_> {
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let summary = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
-            FailureClass::User | FailureClass::Module => summary::failure_summary(refusal),
+            FailureClass::User | FailureClass::Module => summary::configuration_failure(refusal),
         };
         Summary {
             requeue_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
@@ -369,7 +369,7 @@ impl ReconcileCase<'_> {
         let conflict = self.seen.conflict.as_ref().filter(|_| address_counts)?;
         Some(Summary {
             requeue_at: Some(self.now + CONFLICT),
-            ..summary::failure_summary(conflict)
+            ..summary::configuration_failure(conflict)
         })
     }
 
@@ -849,7 +849,7 @@ fn fetching() -> Summary {
 fn missing_input(failure: &Failure) -> Summary {
     Summary {
         state: State::Pending,
-        ..summary::failure_summary(failure)
+        ..summary::configuration_failure(failure)
     }
 }
 

@@ -60,7 +60,7 @@ impl ReconcileCase<'_> {
             return Some(Summary::blocked(State::Pending, reason, message));
         }
         let missing = stack.variables.missing.as_ref()?;
-        Some(failure_summary(missing, self.now))
+        Some(recheck_summary(missing, self.now))
     }
 
     /// Returns the summary of the first obstacle to destroy: dependents, or a failing `destroyWaitFor` test.
@@ -102,7 +102,7 @@ impl ReconcileCase<'_> {
         self.history.applied.as_ref()?;
         let (test, failure) = self.seen.stack.health_checks.iter().find_map(failure_of)?;
         if failure.class != FailureClass::Transient {
-            return Some(failure_summary(failure, self.now));
+            return Some(recheck_summary(failure, self.now));
         }
         let deadline = self.test_deadline(test);
         let message = &failure.message;
@@ -125,7 +125,7 @@ impl ReconcileCase<'_> {
 
     fn test_summary(&self, test: &TestSeen, failure: &Failure, state: State) -> Summary {
         if failure.class != FailureClass::Transient {
-            return failure_summary(failure, self.now);
+            return recheck_summary(failure, self.now);
         }
         let deadline = self.test_deadline(test);
         let Failure {
@@ -179,7 +179,9 @@ impl ReconcileCase<'_> {
     }
 }
 
-fn failure_summary(failure: &Failure, now: Timestamp) -> Summary {
+/// Returns the summary of `failure`: a value of `spec.variablesFrom` is missing, or a test failed and its timeout does not apply. A failure that
+/// only a user can fix is not retried. Any other failure is checked again after [`RECHECK_INTERVAL`].
+fn recheck_summary(failure: &Failure, now: Timestamp) -> Summary {
     let Failure {
         class,
         reason,

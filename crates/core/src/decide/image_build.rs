@@ -283,7 +283,7 @@ fn failed_build(
     ImageAvailability::Missing(Box::new(MissingImage {
         steps,
         start: Vec::new(),
-        summary: failure_summary(case.tf, &failures, verdict, &hint),
+        summary: build_retry_summary(case.tf, &failures, verdict, &hint),
         history: (!counted).then(|| History {
             build_failures: failures,
             cache: run_result::cache_after(
@@ -330,7 +330,7 @@ fn start_build(
     let failure_key = failure_key(case, plan);
     match retry::verdict(failures, &failure_key, &tf.spec.retry, case.now) {
         retry::Verdict::Go => {}
-        verdict => return missing(Vec::new(), failure_summary(tf, failures, verdict, "")),
+        verdict => return missing(Vec::new(), build_retry_summary(tf, failures, verdict, "")),
     }
     if let Some(unsupported) = service_account_unsupported(tf, case.settings) {
         return missing(Vec::new(), unsupported);
@@ -415,7 +415,8 @@ fn build_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
     steps
 }
 
-fn failure_summary(
+/// Returns the summary of the next attempt after failed builds, as decided by `verdict`.
+fn build_retry_summary(
     tf: &Terraform,
     failures: &Failures,
     verdict: retry::Verdict,

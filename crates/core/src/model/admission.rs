@@ -24,7 +24,7 @@ const LIMIT_RANGE_PARTS: [&str; 2] = [" usage per ", " max limit to request rati
 const FORBIDDEN: &str = " is forbidden: ";
 
 /// Returns reason and cause of a denial `message` of the API server. `None` if the cause is neither a `ResourceQuota` nor a `LimitRange`.
-pub fn refusal(message: &str) -> Option<Waiting> {
+pub fn limit_denial(message: &str) -> Option<Waiting> {
     refused_by(message).map(|reason| Waiting {
         reason: reason.into(),
         message: denial_cause(message).to_owned(),
@@ -49,7 +49,7 @@ pub fn refused_by(message: &str) -> Option<Reason> {
 
 /// Returns why a Job has no pod, from the last failure `event` of the Job controller.
 pub fn no_pod(event: &str) -> Waiting {
-    refusal(event).unwrap_or_else(|| Waiting {
+    limit_denial(event).unwrap_or_else(|| Waiting {
         reason: Reason::PodNotCreated.into(),
         message: denial_cause(event).to_owned(),
     })
@@ -121,7 +121,7 @@ mod tests {
         #[case] message: &str,
         #[case] expected: Option<(Reason, &str)>,
     ) {
-        let recognised = refusal(message);
+        let recognised = limit_denial(message);
         let recognised = recognised.map(|waiting| {
             (
                 Reason::from_stored(&waiting.reason).unwrap(),

@@ -40,7 +40,7 @@ pub struct ImagePlan {
 }
 
 /// Returns the failure if the operator does not support or allow the image settings in the spec of `tf`.
-pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+pub(crate) fn settings_violation(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     identity_not_allowed(tf, settings)
         .or_else(|| dockerfile_not_allowed(tf, settings))
         .or_else(|| dockerfile_unsupported(tf, settings))

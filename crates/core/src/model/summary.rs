@@ -199,8 +199,9 @@ pub(crate) fn retry_command(tf: &Terraform) -> String {
     )
 }
 
-/// Returns the summary of `failure`. A failure that only a user can fix is not retried.
-pub(crate) fn failure_summary(failure: &Failure) -> Summary {
+/// Returns the summary of `failure`, which the configuration of the resource or of the operator causes: a field is invalid or not allowed, or
+/// an object that the spec names is missing. A failure that only a user can fix is not retried.
+pub(crate) fn configuration_failure(failure: &Failure) -> Summary {
     match failure.class {
         FailureClass::User => Summary::stalled(&failure.reason, &failure.message),
         FailureClass::Transient | FailureClass::Module => {

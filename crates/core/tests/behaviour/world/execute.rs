@@ -183,7 +183,7 @@ impl World {
             }
             Step::CreateJob(job) if self.quota_exhausted && !self.has_job(&job.name_any()) => {
                 self.memory.denied_job =
-                    admission::refusal(FULL).map(|denial| (job.name_any(), denial));
+                    admission::limit_denial(FULL).map(|denial| (job.name_any(), denial));
                 return Err(Ended::QuotaExhausted);
             }
             Step::CreateJob(job) => match self.refuses_jobs {
