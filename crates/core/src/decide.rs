@@ -1,6 +1,5 @@
 //! Decides the next writes and the status of a resource from the observed state. Uses no client, no clock and no async code.
 
-pub mod allow_lists;
 pub mod approval;
 pub mod deletion;
 pub mod image_build;
@@ -9,7 +8,6 @@ pub mod retry;
 pub mod run_inputs;
 pub mod run_result;
 pub mod start_run;
-pub mod state_conflict;
 
 mod active_run;
 pub(crate) mod case;
@@ -38,7 +36,7 @@ use crate::decide::case::{
 };
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary, logs};
-use crate::model::{admission, base_image, facts, progress};
+use crate::model::{admission, allow_lists, base_image, facts, progress, state_conflict};
 use crate::observed::{Answer, BuildState, OutputsSeen, Ownership, RecordSeen, Seen, SourceSeen};
 use crate::queue::Class;
 use crate::settings::Settings;

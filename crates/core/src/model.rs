@@ -1,6 +1,7 @@
 //! Types and message texts that the modules of `decide` share. Imports nothing from `decide`.
 
 pub mod admission;
+pub mod allow_lists;
 pub mod base_image;
 pub mod config_hash;
 pub mod facts;
@@ -9,4 +10,5 @@ pub mod orphans;
 pub(crate) mod pod_wait;
 pub mod progress;
 pub mod pull_secret;
+pub mod state_conflict;
 pub mod summary;

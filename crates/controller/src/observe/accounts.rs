@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
 use alustan_api::labels::ALLOW_RUNS;
-use alustan_core::decide::allow_lists;
+use alustan_core::model::allow_lists;
 use alustan_core::observed::AccountSeen;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;

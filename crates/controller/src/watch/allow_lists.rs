@@ -1,5 +1,5 @@
 //! Reads the allow lists from the mounted files of `ConfigMap` `alustan-allowed`. Mounted files require no permission to read ConfigMaps.
-//! [`alustan_core::decide::allow_lists`] defines the meaning of the lists.
+//! [`alustan_core::model::allow_lists`] defines the meaning of the lists.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

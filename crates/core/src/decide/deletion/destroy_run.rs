@@ -10,10 +10,10 @@ use crate::decide::case::{ReconcileCase, RunConfig};
 use crate::decide::deletion::pin_fallback;
 use crate::decide::image_build::image_by_digest;
 use crate::decide::start_run::RunRequest;
-use crate::decide::{allow_lists, approval, restore, run_inputs};
+use crate::decide::{approval, restore, run_inputs};
 use crate::model::config_hash::Config;
-use crate::model::facts;
 use crate::model::image::{self, ImagePlan};
+use crate::model::{allow_lists, facts};
 use crate::observed::{Answer, InputsSeen, SourceSeen};
 
 /// Returns the destroy run that uses the pin of the last apply. `None` without a pin.

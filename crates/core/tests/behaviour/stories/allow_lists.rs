@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alustan_api::run::RunKind;
 use alustan_api::{State, Terraform};
-use alustan_core::decide::allow_lists::refusal;
+use alustan_core::model::allow_lists::refusal;
 use alustan_core::observed::AccountSeen;
 use alustan_core::observed::allow_list::{Allowed, KEYS};
 use alustan_core::step::Object;
@@ -83,7 +83,7 @@ fn allow_lists_permit_only_listed_values() {
 
 /// Returns all `ServiceAccounts` that `tf` names, each with the annotation that permits runs to use it.
 fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
-    let names = alustan_core::decide::allow_lists::accounts(tf).map(|(_, name)| name.to_owned());
+    let names = alustan_core::model::allow_lists::accounts(tf).map(|(_, name)| name.to_owned());
     names.map(|name| (name, AccountSeen::Open)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Rules 11 and 13: the Terraform state of a resource belongs, or belonged, to another resource.
 
 use alustan_api::report::FailureClass;
-use alustan_core::decide::state_conflict;
+use alustan_core::model::state_conflict;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 

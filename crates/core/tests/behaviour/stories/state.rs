@@ -2,7 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_api::run::Lineage;
-use alustan_core::decide::state_conflict::{address, conflict};
+use alustan_core::model::state_conflict::{address, conflict};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rstest::rstest;
 use serde_json::json;
