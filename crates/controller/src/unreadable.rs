@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::report::Failure;
 use alustan_api::{Reason, Terraform, json_size};
-use alustan_core::decide::deletion::parse_leniently;
+use alustan_core::model::lenient::parse_leniently;
 use alustan_core::status::events::Event;
 use kube::api::{Api, ApiResource, DynamicObject, GetParams, ObjectMeta, Request};
 use kube::core::error_boundary::InvalidObject;

@@ -6,6 +6,7 @@ pub mod base_image;
 pub mod config_hash;
 pub mod facts;
 pub mod image;
+pub mod lenient;
 pub mod orphans;
 pub(crate) mod pod_wait;
 pub mod progress;

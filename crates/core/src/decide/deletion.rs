@@ -2,7 +2,6 @@
 
 mod destroy_run;
 pub(crate) mod hold;
-mod lenient;
 mod pin_fallback;
 
 use alustan_api::labels::Component;
@@ -13,7 +12,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use crate::decide::case::{CONFLICT, ImageWait, ReconcileCase};
-pub use crate::decide::deletion::lenient::parse_leniently;
 pub use crate::decide::deletion::pin_fallback::docker_config;
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::start_run::{self, RunRequest};

@@ -1,7 +1,7 @@
 //! Rule 13: for a deleted resource that cannot be parsed, destroy uses the metadata of the resource and the pin.
 
 use alustan_api::{Script, Terraform};
-use alustan_core::decide::deletion::parse_leniently;
+use alustan_core::model::lenient::parse_leniently;
 use rstest::rstest;
 use serde_json::{Value, json};
 
