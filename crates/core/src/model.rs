@@ -11,5 +11,6 @@ pub mod orphans;
 pub(crate) mod pod_wait;
 pub mod progress;
 pub mod pull_secret;
+pub mod restored_record;
 pub mod state_conflict;
 pub mod summary;
