@@ -270,7 +270,7 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
     let manager = web
         .managed_fields()
         .iter()
-        .find(|entry| alustan_core::decide::approval::sets_approval(entry));
+        .find(|entry| alustan_core::model::facts::sets_approval(entry));
     assert_eq!(manager.unwrap().manager.as_deref(), Some("alice"));
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use alustan_api::{FINALIZER, Reason, TerraformStatus};
-use alustan_core::decide::approval::sets_approval;
 use alustan_core::metacontroller::{HookRequest, HookResponse, Pace, Refusal};
+use alustan_core::model::facts::sets_approval;
 use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;

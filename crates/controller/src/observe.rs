@@ -30,9 +30,9 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
 use alustan_api::{Reason, names};
 use alustan_core::decide::deletion::docker_config;
-use alustan_core::decide::{image_build, restore};
+use alustan_core::decide::image_build;
 use alustan_core::model::base_image::base_image;
-use alustan_core::model::facts::open_run;
+use alustan_core::model::facts::{self, open_run};
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::model::{allow_lists, state_conflict};
 use alustan_core::objects::{outputs, secrets};
@@ -66,7 +66,7 @@ pub(crate) use record::pin;
 impl Observer<'_> {
     /// Whether the annotation `alustan.io/uid` ([`KEPT`](alustan_api::KEPT)) contains the uid of another resource that exists.
     fn is_copy(&self) -> bool {
-        let uid = restore::other_uid(self.tf);
+        let uid = facts::other_uid(self.tf);
         uid.is_some_and(|uid| self.ctx.living_owner(self.tf, uid).is_some())
     }
 

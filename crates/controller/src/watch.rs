@@ -12,7 +12,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
-use alustan_core::decide::approval::sets_approval;
+use alustan_core::model::facts::sets_approval;
 use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;

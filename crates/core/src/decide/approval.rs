@@ -5,7 +5,6 @@ use alustan_api::run::{
     ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunKind, RunSpec, Trigger,
 };
 use alustan_api::{ApprovalMode, EmptyingPolicy, Terraform};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::json;
@@ -13,6 +12,7 @@ use serde_json::json;
 use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
 use crate::digest;
+use crate::model::facts::sets_approval;
 use crate::model::summary::{differences, logs, patch};
 
 /// Returns the approval policy of `tf` for the inputs of a run. `destroys`: whether the run is a destroy.
@@ -160,13 +160,6 @@ pub(crate) fn approval_given(tf: &Terraform, plan: &PendingPlan, run: i64) -> Ap
         at: entry.and_then(|entry| Some(entry.time.as_ref()?.0)),
         run,
     }
-}
-
-/// Whether `entry` belongs to the field manager that set `spec.approval.plan`
-/// (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
-pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
-    let fields = entry.fields_v1.as_ref();
-    fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:approval/f:plan").is_some())
 }
 
 impl ReconcileCase<'_> {

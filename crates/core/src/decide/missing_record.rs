@@ -64,7 +64,7 @@ pub(crate) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Deci
         ..History::default()
     };
     let mut steps = Vec::new();
-    let is_kept = has_finalizer(tf) && has_own_uid(tf);
+    let is_kept = has_finalizer(tf) && facts::has_own_uid(tf);
     if !is_kept && tf.metadata.deletion_timestamp.is_none() {
         steps.push(Step::AddFinalizer);
     }
@@ -107,14 +107,9 @@ fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     // If annotation `KEPT` has the uid of an earlier resource, a status does not prove that a run was started: the status may only report
     // that a restore is required.
-    let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
+    let has_status = tf.status.is_some() && facts::other_uid(tf).is_none();
     let has_evidence = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
-    deleting && !has_own_uid(tf) && !seen.is_copy && !has_evidence
-}
-
-/// Whether the value of annotation [`KEPT`](alustan_api::KEPT) of `tf` is the uid of `tf`.
-fn has_own_uid(tf: &Terraform) -> bool {
-    tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref()
+    deleting && !facts::has_own_uid(tf) && !seen.is_copy && !has_evidence
 }
 
 /// Whether earlier runs may have created state Secrets: the pin has the `managed` backend, or does not exist.

@@ -178,18 +178,12 @@ const fn possibly_unsaved_state(number: i64) -> UnsavedState {
     }
 }
 
-/// Returns the uid in annotation [`KEPT`] if it differs from the uid of `tf`, for example after a restore from a backup.
-pub fn other_uid(tf: &Terraform) -> Option<&str> {
-    let kept_uid = tf.annotations().get(KEPT)?;
-    (Some(kept_uid) != tf.metadata.uid.as_ref()).then_some(kept_uid)
-}
-
 /// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. `None` for a copy of an existing resource, because a
 /// copy has no Secrets.
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
-    let needs_restore = other_uid(tf).is_some() && !seen.is_copy && !is_known;
+    let needs_restore = facts::other_uid(tf).is_some() && !seen.is_copy && !is_known;
     needs_restore.then(|| {
         let message = format!(
             "the resource comes from a backup (its annotation {KEPT} is the uid of a resource that \

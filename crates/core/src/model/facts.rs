@@ -1,7 +1,8 @@
-//! Facts that follow from the spec, annotations, status, run record or Job of a resource, without an observation of other objects.
+//! Facts that follow from the metadata, spec, status, run record or Job of a resource, without an observation of other objects.
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
-use alustan_api::{ABANDON, DeletionPolicy, Reason, State, Terraform};
+use alustan_api::{ABANDON, DeletionPolicy, KEPT, Reason, State, Terraform};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube_core::ResourceExt;
 
 use crate::observed::JobSeen;
@@ -110,4 +111,22 @@ pub(crate) fn is_abandoned(tf: &Terraform) -> bool {
 /// Whether the deletion of `tf` keeps all managed objects.
 pub fn keeps_all_objects(tf: &Terraform) -> bool {
     is_abandoned(tf) || DeletionHold::of(tf) == Some(DeletionHold::Orphaned)
+}
+
+/// Returns the uid in annotation [`KEPT`] if it differs from the uid of `tf`, for example after a restore from a backup.
+pub fn other_uid(tf: &Terraform) -> Option<&str> {
+    let kept_uid = tf.annotations().get(KEPT)?;
+    (Some(kept_uid) != tf.metadata.uid.as_ref()).then_some(kept_uid)
+}
+
+/// Whether the value of annotation [`KEPT`] of `tf` is the uid of `tf`.
+pub(crate) fn has_own_uid(tf: &Terraform) -> bool {
+    tf.annotations().get(KEPT) == tf.metadata.uid.as_ref()
+}
+
+/// Whether `entry` belongs to the field manager that set `spec.approval.plan`
+/// (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
+pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
+    let fields = entry.fields_v1.as_ref();
+    fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:approval/f:plan").is_some())
 }
