@@ -30,7 +30,6 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
 use alustan_api::{Reason, names};
 use alustan_core::decide::deletion::docker_config;
-use alustan_core::decide::image_build;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::facts::{self, open_run};
 use alustan_core::model::image::{self, ImagePlan};
@@ -115,7 +114,7 @@ impl Observer<'_> {
         let history = record.as_ref().map(|record| &record.history);
         let pinned = plan
             .as_ref()
-            .is_some_and(|plan| image_build::pinned(&plan.tag, pin.as_ref(), history).is_some());
+            .is_some_and(|plan| image::pinned(&plan.tag, pin.as_ref(), history).is_some());
         let image = match &plan {
             Some(plan) if !pinned => self.image(plan, build.as_ref(), &inputs),
             _ => Answer::Pending,

@@ -1,7 +1,7 @@
 //! Lookup of the runner image in the registry, and builds of missing images.
 
 use alustan_api::report::{Failure, RunResult};
-use alustan_api::run::{Failures, History, Pin};
+use alustan_api::run::{Failures, History};
 use alustan_api::{BuilderKind, Reason, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -59,15 +59,6 @@ pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
     format!("{}@{digest}", image::repository(tf))
 }
 
-/// Returns the digest of the image with tag `tag`, from the current or previous pin, without a request to the registry. `None` if no pin
-/// has this tag, or if a run could not pull the image.
-pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
-    let lost = history.and_then(|history| history.lost_image.as_ref());
-    let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
-    let pin = pins.find(|pin| pin.tag == tag && lost != Some(&pin.image))?;
-    pin.image.split_once('@').map(|(_, digest)| digest)
-}
-
 /// Returns the image for `plan`: available, being built, or to be built.
 pub(crate) fn image(
     case: &ReconcileCase<'_>,
@@ -75,7 +66,7 @@ pub(crate) fn image(
     plan: &ImagePlan,
 ) -> ImageAvailability {
     let (seen, history) = (case.seen, Some(&case.history));
-    if let Some(digest) = pinned(&plan.tag, seen.pin.as_ref(), history) {
+    if let Some(digest) = image::pinned(&plan.tag, seen.pin.as_ref(), history) {
         return ImageAvailability::Ready(digest.to_owned());
     }
     match &seen.image {

@@ -2,7 +2,7 @@
 
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::Failure;
-use alustan_api::run::{PROTOCOL, PinnedImage};
+use alustan_api::run::{History, PROTOCOL, Pin, PinnedImage};
 use alustan_api::{Architecture, BuilderKind, Reason, Terraform};
 use serde_json::json;
 
@@ -174,6 +174,15 @@ const DOCKER_HUB_NAMES: [&str; 4] = [
 /// Returns the reference of the context artifact of `source` in the registry of `tf`, by digest.
 pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
     format!("{}@{}", repository(tf), source.artifact)
+}
+
+/// Returns the digest of the image with tag `tag`, from the current or previous pin, without a request to the registry. `None` if no pin
+/// has this tag, or if a run could not pull the image.
+pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
+    let lost = history.and_then(|history| history.lost_image.as_ref());
+    let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
+    let pin = pins.find(|pin| pin.tag == tag && lost != Some(&pin.image))?;
+    pin.image.split_once('@').map(|(_, digest)| digest)
 }
 
 fn dockerfile(base: Option<&str>, inject: bool) -> String {

@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::run::Pin;
-use alustan_core::decide::image_build::pinned;
+use alustan_core::model::image::pinned;
 
 use crate::fixtures::Edit as _;
 use crate::world::World;
