@@ -580,7 +580,7 @@ impl ReconcileCase<'_> {
     fn image_wait(&self, next: &Next) -> ImageWait {
         match next {
             Next::Run(wanted, kind, trigger) => ImageWait {
-                class: start_run::class(*kind, trigger),
+                class: Class::of(*kind, trigger),
                 keeps_ready: self.keeps_ready(*kind, trigger, &wanted.config.hash),
             },
             Next::Image(_) | Next::Idle(..) => ImageWait {
@@ -752,7 +752,7 @@ impl ReconcileCase<'_> {
         Decision {
             steps: self.steps,
             start: Some(Start {
-                class: start_run::class(run.kind, &run.trigger),
+                class: Class::of(run.kind, &run.trigger),
                 steps,
                 status: running,
             }),

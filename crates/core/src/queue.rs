@@ -8,6 +8,7 @@ use std::iter::Peekable;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use alustan_api::ObjectKey;
+use alustan_api::run::{RunKind, Trigger};
 
 /// Priority class of a run, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +19,19 @@ pub enum Class {
     Plan,
     /// Drift checks that no user requested.
     Drift,
+}
+
+impl Class {
+    /// Returns the priority class of a run, or of the build for it. A drift check that a user requested has the priority of a
+    /// plan.
+    pub fn of(kind: RunKind, trigger: &Trigger) -> Self {
+        match kind {
+            RunKind::Apply | RunKind::Destroy => Self::Change,
+            RunKind::Plan => Self::Plan,
+            RunKind::Drift if *trigger == Trigger::Requested => Self::Plan,
+            RunKind::Drift => Self::Drift,
+        }
+    }
 }
 
 /// A queued run.

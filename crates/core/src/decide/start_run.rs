@@ -20,7 +20,6 @@ use crate::model::pull_secret::{docker_secret, pull_secret};
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
-use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
@@ -309,17 +308,6 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
         }
         (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],
         (Some(claim), CacheSeen::Lost) => vec![Step::DeleteClaim, ensure(claim)],
-    }
-}
-
-/// Returns the priority of a run, or of the build for it, in the queue: change, plan or drift. A drift check that a user requested has the
-/// priority of a plan.
-pub fn class(kind: RunKind, trigger: &Trigger) -> Class {
-    match kind {
-        RunKind::Apply | RunKind::Destroy => Class::Change,
-        RunKind::Plan => Class::Plan,
-        RunKind::Drift if *trigger == Trigger::Requested => Class::Plan,
-        RunKind::Drift => Class::Drift,
     }
 }
 
