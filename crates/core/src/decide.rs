@@ -36,7 +36,9 @@ use crate::decide::case::{
 };
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary, logs};
-use crate::model::{admission, allow_lists, base_image, facts, progress, state_conflict};
+use crate::model::{
+    admission, allow_lists, base_image, facts, progress, state_conflict, state_slots,
+};
 use crate::observed::{Answer, BuildState, OutputsSeen, Ownership, RecordSeen, Seen, SourceSeen};
 use crate::queue::Class;
 use crate::settings::Settings;
@@ -268,7 +270,7 @@ impl ReconcileCase<'_> {
             None
         };
         let variables = &self.seen.stack.variables;
-        let slots = run_inputs::slots(&self.current);
+        let slots = state_slots::slots(&self.current);
         let mut inputs = run_inputs::run_inputs(
             self.tf,
             &source,

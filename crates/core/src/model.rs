@@ -13,4 +13,5 @@ pub mod progress;
 pub mod pull_secret;
 pub mod restored_record;
 pub mod state_conflict;
+pub mod state_slots;
 pub mod summary;

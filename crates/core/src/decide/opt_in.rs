@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
-use crate::decide::run_inputs::{managed_state, slots};
+use crate::model::state_slots::{managed_state, slots};
 use crate::model::summary::{Summary, patch};
 
 fn may_switch(tf: &Terraform) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, RunRecord, TimeLimits};
+use alustan_api::run::{BackendInputs, RunInputs, TimeLimits};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
@@ -12,12 +12,9 @@ use serde_json::{Value, json};
 use crate::decide::approval;
 use crate::digest;
 use crate::model::config_hash::Config;
+use crate::model::state_slots::managed_state;
 use crate::model::{facts, orphans};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
-
-/// Minimum number of state slots in addition to the pointer Secret, from the second run on. The pointer Secret is also a slot. So the
-/// current, the previous and the next version of a small state each have a slot.
-const SLOTS: u32 = 2;
 
 /// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots.
 /// `max_timeout`: upper bound of each time limit.
@@ -97,26 +94,6 @@ pub(crate) fn backend(
 pub(crate) fn module_backend(backend: &BackendInputs) -> Option<&str> {
     let kind = backend.kind.as_deref().unwrap_or("of the module's own");
     (!backend.write_block).then_some(kind)
-}
-
-/// Returns the number of state slots for the next run after `record`. The first run has only the pointer Secret. If the state does not fit
-/// in the pointer Secret, the run requests slots in its report.
-pub fn slots(record: &RunRecord) -> u32 {
-    if record.state_made {
-        record.slots_wanted.max(SLOTS)
-    } else {
-        record.slots_wanted
-    }
-}
-
-/// Returns the Secrets of the managed state of resource `name`, with at most [`MAX_SLOTS`] slots.
-pub fn managed_state(name: &str, slots: u32) -> ManagedState {
-    ManagedState {
-        pointer: names::state(name),
-        slots: (0..slots.min(MAX_SLOTS))
-            .map(|slot| names::state_slot(name, slot))
-            .collect(),
-    }
 }
 
 /// Returns the variables in `spec.variables`, without prefix `TF_VAR_`.

@@ -10,13 +10,13 @@ use kube_core::ResourceExt;
 use serde_json::Value;
 
 use crate::decide::case::ReconcileCase;
-use crate::decide::run_inputs::managed_state;
 use crate::decide::{approval, flapping, opt_in, state_volume};
 use crate::digest;
 use crate::model::config_hash::Config;
 use crate::model::facts::requested;
 use crate::model::progress;
 use crate::model::pull_secret::{docker_secret, pull_secret};
+use crate::model::state_slots::managed_state;
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use alustan_api::ObjectKey;
 use alustan_api::run::{RunRecord, StateLock};
-use alustan_core::decide::run_inputs::slots;
+use alustan_core::model::state_slots::slots;
 use alustan_state::error_text::place_in_json;
 use alustan_state::head::StateHead;
 use alustan_state::store::StateStore;

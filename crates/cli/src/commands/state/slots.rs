@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use alustan_api::run::ManagedState;
 use alustan_api::{Terraform, labels, names};
-use alustan_core::decide::run_inputs::managed_state;
 use alustan_core::model::orphans;
+use alustan_core::model::state_slots::managed_state;
 use alustan_core::objects::secrets;
 use alustan_state::store::{SlotSource, StateError, StateStore};
 use async_trait::async_trait;

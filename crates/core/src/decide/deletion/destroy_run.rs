@@ -13,7 +13,7 @@ use crate::decide::start_run::RunRequest;
 use crate::decide::{approval, restore, run_inputs};
 use crate::model::config_hash::Config;
 use crate::model::image::{self, ImagePlan};
-use crate::model::{allow_lists, facts};
+use crate::model::{allow_lists, facts, state_slots};
 use crate::observed::{Answer, InputsSeen, SourceSeen};
 
 /// Returns the destroy run that uses the pin of the last apply. `None` without a pin.
@@ -168,7 +168,7 @@ fn same_backend(
     pinned: &BackendInputs,
 ) -> Option<BackendInputs> {
     let module = run_inputs::module_backend(pinned);
-    let live = run_inputs::backend(case.tf, module, seen, run_inputs::slots(&case.current));
+    let live = run_inputs::backend(case.tf, module, seen, state_slots::slots(&case.current));
     live.ok()
         .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
 }
@@ -176,7 +176,7 @@ fn same_backend(
 /// Adds state slots that were created after the pin was written.
 fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
     if let Some(managed) = &mut inputs.backend.managed {
-        let wanted = run_inputs::managed_state(&tf.name_any(), run_inputs::slots(current));
+        let wanted = state_slots::managed_state(&tf.name_any(), state_slots::slots(current));
         if wanted.slots.len() > managed.slots.len() {
             *managed = wanted;
         }
