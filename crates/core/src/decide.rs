@@ -5,7 +5,6 @@ pub mod deletion;
 pub mod image_build;
 pub mod restore;
 pub mod retry;
-pub mod run_inputs;
 pub mod run_result;
 pub mod start_run;
 
@@ -37,7 +36,7 @@ use crate::decide::case::{
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary, logs};
 use crate::model::{
-    admission, allow_lists, base_image, facts, progress, state_conflict, state_slots,
+    admission, allow_lists, base_image, facts, progress, run_inputs, state_conflict, state_slots,
 };
 use crate::observed::{Answer, BuildState, OutputsSeen, Ownership, RecordSeen, Seen, SourceSeen};
 use crate::queue::Class;

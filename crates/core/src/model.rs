@@ -1,7 +1,8 @@
-//! Types and message texts that the modules of `decide` share. Imports nothing from `decide`.
+//! Types, message texts and pure functions that the modules of `decide` share, partly with other crates. Imports nothing from `decide`.
 
 pub mod admission;
 pub mod allow_lists;
+pub(crate) mod approval_policy;
 pub mod base_image;
 pub mod config_hash;
 pub mod facts;
@@ -12,6 +13,7 @@ pub(crate) mod pod_wait;
 pub mod progress;
 pub mod pull_secret;
 pub mod restored_record;
+pub mod run_inputs;
 pub mod state_conflict;
 pub mod state_slots;
 pub mod summary;

@@ -9,12 +9,12 @@ use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::decide::case::{ReconcileCase, Target};
-use crate::decide::{approval, start_run};
+use crate::decide::start_run;
 use crate::model::pod_wait::{
     NO_POD_TIMEOUT, STARTUP_TIMEOUT, no_pod, slow_pod, startup_since, startup_timeout,
 };
 use crate::model::summary::{self, Summary, logs, patch};
-use crate::model::{admission, progress};
+use crate::model::{admission, approval_policy, progress};
 use crate::observed::Waiting;
 use crate::step::{Decision, Step, Swap};
 
@@ -73,7 +73,7 @@ impl ReconcileCase<'_> {
     /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, or the approval was
     /// withdrawn.
     pub(crate) fn lost_approval(&self, run: &RunSpec) -> bool {
-        let policy_digest = approval::policy_digest(self.tf, run.destroys);
+        let policy_digest = approval_policy::policy_digest(self.tf, run.destroys);
         let inputs = self.record.inputs.as_ref();
         let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
         let withdrawn =

@@ -1,89 +1,23 @@
 //! Approval of plans (rules 5 and 6).
 
+use alustan_api::Terraform;
 use alustan_api::report::{ChangeSet, PlanAsks};
 use alustan_api::run::{
-    ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunKind, RunSpec, Trigger,
+    ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunSpec, Trigger,
 };
-use alustan_api::{ApprovalMode, EmptyingPolicy, Terraform};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
-use crate::digest;
+use crate::model::approval_policy::{may_need_approval, policy_digest};
 use crate::model::facts::sets_approval;
 use crate::model::summary::{differences, logs, patch};
 
-/// Returns the approval policy of `tf` for the inputs of a run. `destroys`: whether the run is a destroy.
-pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
-    ApprovalInputs {
-        manual: mode(tf, destroys) == ApprovalMode::Manual,
-        destroy: destroys,
-        rules: rules(tf, destroys),
-        approved: None,
-        emptying: tf.spec.approval.emptying == EmptyingPolicy::Ask && !destroys,
-        restored: None,
-    }
-}
-
-fn mode(tf: &Terraform, destroys: bool) -> ApprovalMode {
-    let approval = &tf.spec.approval;
-    if destroys {
-        approval.destroy
-    } else {
-        approval.mode
-    }
-}
-
-/// Returns `spec.approval.rules`. Empty for a destroy, because only `approval.destroy` decides whether a destroy needs approval.
-fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
-    if destroys {
-        Vec::new()
-    } else {
-        tf.spec.approval.rules.clone()
-    }
-}
-
-/// Whether plans of `tf` may need approval.
-pub fn may_need_approval(tf: &Terraform, destroys: bool) -> bool {
-    let is_auto = mode(tf, destroys) == ApprovalMode::Auto;
-    !is_auto || !rules(tf, destroys).is_empty() || adopts(tf, destroys)
-}
-
-fn adopts(tf: &Terraform, destroys: bool) -> bool {
-    crate::model::orphans::adopts(tf) && !destroys
-}
-
-/// Returns the digest of the approval policy: 12 hexadecimal characters, or empty if `spec.approval` has its defaults and the resource does
-/// not adopt a state.
-pub fn policy_digest(tf: &Terraform, destroys: bool) -> String {
-    let allows_emptying = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
-    if !may_need_approval(tf, destroys) && !allows_emptying {
-        return String::new();
-    }
-    let mut parts = vec![
-        json!(mode(tf, destroys)),
-        json!(rules(tf, destroys)),
-        json!(adopts(tf, destroys)),
-    ];
-    parts.extend(allows_emptying.then(|| json!(EmptyingPolicy::Allow)));
-    let digest = digest::plain(&parts);
-    digest.chars().take(12).collect()
-}
-
-/// Returns the kind of the run that plans changes: a plan if every plan needs approval, otherwise apply or destroy.
-pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
-    match (mode(tf, destroys), destroys) {
-        (ApprovalMode::Manual, _) => RunKind::Plan,
-        (ApprovalMode::Auto, false) => RunKind::Apply,
-        (ApprovalMode::Auto, true) => RunKind::Destroy,
-    }
-}
-
 /// Returns the key under which failures of a run are counted. It contains the config hash and the digest of the approval policy: after a
 /// change of one of them, the count starts again.
-pub fn failure_key(config_hash: &str, policy_digest: &str) -> String {
+pub(crate) fn failure_key(config_hash: &str, policy_digest: &str) -> String {
     if policy_digest.is_empty() {
         config_hash.to_owned()
     } else {

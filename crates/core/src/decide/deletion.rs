@@ -16,6 +16,7 @@ pub use crate::decide::deletion::pin_fallback::docker_config;
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, retry, state_volume};
+use crate::model::approval_policy;
 use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
 use crate::model::image::ImagePlan;
 use crate::model::summary::{self, Summary, abandon_suffix, with_unknown_history};
@@ -252,9 +253,10 @@ fn attempt(
         return case.done(&lost, None, None);
     }
     let (tf, history) = (case.tf, &case.history);
-    let failure_key = approval::failure_key(&run.config.hash, &approval::policy_digest(tf, true));
+    let failure_key =
+        approval::failure_key(&run.config.hash, &approval_policy::policy_digest(tf, true));
     run.trigger = destroy_run::trigger(&case, &failure_key);
-    run.kind = approval::kind(tf, true);
+    run.kind = approval_policy::kind(tf, true);
     if facts::asked(tf, history) {
         return destroy(case, &run, image);
     }

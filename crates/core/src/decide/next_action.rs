@@ -9,8 +9,8 @@ use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, publish_outputs, retry};
 use crate::digest;
 use crate::model::config_hash::Config;
-use crate::model::facts;
 use crate::model::summary::{self, Summary, differences, drifted};
+use crate::model::{approval_policy, facts};
 use crate::objects::outputs;
 use crate::observed::{Ownership, SourceSeen};
 
@@ -37,7 +37,7 @@ impl ReconcileCase<'_> {
 
     pub(crate) fn next_action(&self, source: &SourceSeen, config: &Config) -> NextAction {
         let hash = &config.hash;
-        let kind = approval::kind(self.tf, false);
+        let kind = approval_policy::kind(self.tf, false);
         if facts::asked(self.tf, &self.history) {
             let reports_drift = self.tf.spec.drift_detection.mode != DriftMode::Correct;
             let checks_only =
@@ -297,7 +297,7 @@ impl ReconcileCase<'_> {
     /// Returns the key under which failures with config hash `hash` are counted. If the last failure was a failed publication of outputs
     /// with this hash, returns the key for publications; otherwise, returns the key for runs.
     fn failure_key(&self, hash: &str) -> String {
-        let run_key = approval::failure_key(hash, &approval::policy_digest(self.tf, false));
+        let run_key = approval::failure_key(hash, &approval_policy::policy_digest(self.tf, false));
         let outputs_key = publish_outputs::failure_key(&run_key, self.tf);
         if self.history.failures.of == outputs_key {
             outputs_key

@@ -3,7 +3,7 @@
 use alustan_api::run::Pin;
 
 use crate::decide::case::{ReconcileCase, RunConfig};
-use crate::decide::run_inputs;
+use crate::model::run_inputs;
 use crate::observed::SourceSeen;
 
 /// First protocol version with a config hash that is independent of the image tag.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, state_volume};
 use crate::digest;
+use crate::model::approval_policy;
 use crate::model::config_hash::Config;
 use crate::model::facts::requested;
 use crate::model::progress;
@@ -84,7 +85,7 @@ impl RunRequest {
             config_hash: self.config.hash.clone(),
             own_hash: self.config.own_hash.clone(),
             found: self.config.found.clone(),
-            judged_by: approval::policy_digest(tf, self.inputs.approval.destroy),
+            judged_by: approval_policy::policy_digest(tf, self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
             engine: history.base.as_ref().and_then(|base| base.engine.clone()),
             trace_id: trace_id(&record.key, tf, number, *now),

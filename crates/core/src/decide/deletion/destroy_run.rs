@@ -9,11 +9,11 @@ use kube_core::ResourceExt;
 use crate::decide::case::{ReconcileCase, RunConfig};
 use crate::decide::deletion::pin_fallback;
 use crate::decide::image_build::image_by_digest;
+use crate::decide::restore;
 use crate::decide::start_run::RunRequest;
-use crate::decide::{approval, restore, run_inputs};
 use crate::model::config_hash::Config;
 use crate::model::image::{self, ImagePlan};
-use crate::model::{allow_lists, facts, state_slots};
+use crate::model::{allow_lists, approval_policy, facts, run_inputs, state_slots};
 use crate::observed::{Answer, InputsSeen, SourceSeen};
 
 /// Returns the destroy run that uses the pin of the last apply. `None` without a pin.
@@ -150,10 +150,10 @@ fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
 
 /// Sets the approval policy of a destroy, and clears the inputs that only an apply uses.
 fn set_approval_policy(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
-    inputs.approval = approval::inputs(case.tf, true);
+    inputs.approval = approval_policy::inputs(case.tf, true);
     inputs.approval.restored = restore::restored_at(&case.history);
     inputs.plan_secret =
-        approval::may_need_approval(case.tf, true).then(|| names::plan(&case.tf.name_any()));
+        approval_policy::may_need_approval(case.tf, true).then(|| names::plan(&case.tf.name_any()));
     inputs.adopt = false;
     inputs.migrate = None;
     inputs.engine_before = None;

@@ -2,8 +2,8 @@
 
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
 use alustan_api::{Architecture, State, Terraform, names};
-use alustan_core::decide::run_inputs::config;
 use alustan_core::model::image::{ImagePlan, plan};
+use alustan_core::model::run_inputs::config;
 use alustan_core::observed::SourceSeen;
 use rstest::rstest;
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};
-use alustan_core::decide::run_inputs::{config, run_inputs};
+use alustan_core::model::run_inputs::{config, run_inputs};
 use alustan_core::observed::{InputsSeen, Seen, SourceSeen, VariablesSeen};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;

@@ -9,11 +9,10 @@ use k8s_openapi::jiff::SignedDuration;
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::decide::approval;
 use crate::digest;
 use crate::model::config_hash::Config;
 use crate::model::state_slots::managed_state;
-use crate::model::{facts, orphans};
+use crate::model::{approval_policy, facts, orphans};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
 /// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots.
@@ -46,12 +45,13 @@ pub fn run_inputs(
         scripts: seen.scripts.clone(),
         backend: backend(tf, source.backend.as_deref(), seen, slots)?,
         timeouts: time_limits(tf, max_timeout),
-        approval: approval::inputs(tf, false),
+        approval: approval_policy::inputs(tf, false),
         adopt: orphans::adopts(tf),
         migrate: None,
         engine_before: None,
         applied_before: facts::status_has_apply(tf),
-        plan_secret: approval::may_need_approval(tf, false).then(|| names::plan(&tf.name_any())),
+        plan_secret: approval_policy::may_need_approval(tf, false)
+            .then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
         service_account: service_account(tf).map(str::to_owned),
     })
@@ -64,7 +64,7 @@ pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
 }
 
 /// Returns the time limits of runs of `tf`, each at most `max`.
-pub fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
+pub(crate) fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
     TimeLimits::of(&tf.spec.timeouts, max.unsigned_abs().as_secs())
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn module_backend(backend: &BackendInputs) -> Option<&str> {
 }
 
 /// Returns the variables in `spec.variables`, without prefix `TF_VAR_`.
-pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
+fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
     let variables = tf.spec.variables.iter();
     variables
         .map(|(name, value)| (without_prefix(name).to_owned(), value.value()))
