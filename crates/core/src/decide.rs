@@ -1,22 +1,22 @@
 //! Decides the next writes and the status of a resource from the observed state. Uses no client, no clock and no async code.
 
-pub mod approval;
-pub mod deletion;
-pub mod image_build;
-pub mod restore;
-pub mod retry;
-pub mod run_result;
-pub mod start_run;
-
 mod active_run;
-pub(crate) mod case;
-pub(crate) mod dependencies;
+mod approval;
+mod case;
+mod deletion;
+mod deletion_hold;
+mod dependencies;
 mod flapping;
+mod image_build;
 mod missing_record;
 mod next_action;
 mod opt_in;
 mod publish_outputs;
 mod renew_hashes;
+mod restore;
+mod retry;
+mod run_result;
+mod start_run;
 mod state_volume;
 
 use alustan_api::conditions::{Convergence, update};

@@ -31,7 +31,7 @@ impl ReconcileCase<'_> {
     /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. After a change of the configuration,
     /// cancels the run only if the run has no Job yet or its pod cannot start. In all other cases, the new configuration waits for the end
     /// of the run.
-    pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
+    pub(super) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
         let hash = wanted.and_then(|wanted| Some(&wanted.as_ref().ok()?.config.hash));
         let (config_matches, config_changed) = match hash {
@@ -72,7 +72,7 @@ impl ReconcileCase<'_> {
 
     /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, or the approval was
     /// withdrawn.
-    pub(crate) fn lost_approval(&self, run: &RunSpec) -> bool {
+    pub(super) fn lost_approval(&self, run: &RunSpec) -> bool {
         let policy_digest = approval_policy::policy_digest(self.tf, run.destroys);
         let inputs = self.record.inputs.as_ref();
         let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
@@ -85,7 +85,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the decision of a suspended resource: starts nothing, and cancels the active run `run`. The caller ensures that `run` has
     /// not begun to change objects.
-    pub(crate) fn suspended(
+    pub(super) fn suspended(
         mut self,
         run: Option<&RunSpec>,
         target: &Result<Target, Summary>,
@@ -116,7 +116,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the summary of the active run. `quiet`: the run is a drift check or correction of the applied configuration and leaves
     /// `Ready` unchanged.
-    pub(crate) fn running(&self, quiet: bool) -> Summary {
+    pub(super) fn running(&self, quiet: bool) -> Summary {
         let Some(run) = &self.current.run else {
             return Summary::busy(
                 State::Pending,
@@ -170,7 +170,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the message for a run past its deadline, for example after the loss of its node. No other run starts before it is certain
     /// that the pod of this run has ended.
-    pub(crate) fn overdue(&self) -> Option<String> {
+    pub(super) fn overdue(&self) -> Option<String> {
         let run = self.current.run.as_ref()?;
         self.deadline().filter(|deadline| *deadline <= self.now)?;
         let namespace = self.tf.namespace().unwrap_or_default();
@@ -185,7 +185,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Describes the active run and how to follow its log.
-    pub(crate) fn describe_run(&self) -> String {
+    pub(super) fn describe_run(&self) -> String {
         let Some(run) = &self.current.run else {
             return String::new();
         };
@@ -216,7 +216,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the time at which the active run is reconciled next if no event occurs before: the next startup timeout while no pod has
     /// claimed the run, then the deadline of the run.
-    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         let Some(run) = self.starting() else {
             return self.deadline().filter(|due| self.now < *due);
         };
@@ -285,7 +285,7 @@ impl ReconcileCase<'_> {
     /// Returns the summary of a run that cannot start. Cancels the run after the startup timeout, or at once if the configuration has
     /// `changed`. No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is
     /// retried.
-    pub(crate) fn check_startup(&mut self, changed: bool) -> Option<Summary> {
+    pub(super) fn check_startup(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);
         if self.current.cancel {
@@ -324,7 +324,7 @@ impl ReconcileCase<'_> {
 
     /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job instead of waiting for the end
     /// of its pod, because the plan may take long, and a pod that cannot start never ends.
-    pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
+    pub(super) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
         if !self.current.cancel {
             self.current.cancel = true;
             self.current.given_up = given_up;
@@ -340,7 +340,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Deletes the Job `name` of the current run. The pod of the Job receives SIGTERM, and is killed after its termination grace period.
-    pub(crate) fn delete_job(&mut self, name: &str) {
+    pub(super) fn delete_job(&mut self, name: &str) {
         let job = self.seen.job.as_ref().filter(|job| !job.finished);
         self.steps.extend(job.map(|job| Step::DeleteJob {
             namespace: self.tf.namespace().unwrap_or_default(),
@@ -351,7 +351,7 @@ impl ReconcileCase<'_> {
 }
 
 /// Returns a message with the effect of `spec.suspend` and the command that resumes the resource.
-pub(crate) fn suspension(tf: &Terraform) -> String {
+pub(super) fn suspension(tf: &Terraform) -> String {
     let resume = patch(tf, &json!({ "suspend": false }));
     format!("suspended: no run starts; to resume: {resume}")
 }

@@ -17,7 +17,7 @@ use crate::model::summary::{differences, logs, patch};
 
 /// Returns the key under which failures of a run are counted. It contains the config hash and the digest of the approval policy: after a
 /// change of one of them, the count starts again.
-pub(crate) fn failure_key(config_hash: &str, policy_digest: &str) -> String {
+pub(super) fn failure_key(config_hash: &str, policy_digest: &str) -> String {
     if policy_digest.is_empty() {
         config_hash.to_owned()
     } else {
@@ -26,12 +26,12 @@ pub(crate) fn failure_key(config_hash: &str, policy_digest: &str) -> String {
 }
 
 /// Returns the key under which failures of `run` are counted.
-pub(crate) fn run_failure_key(run: &RunSpec) -> String {
+pub(super) fn run_failure_key(run: &RunSpec) -> String {
     failure_key(&run.config_hash, &run.judged_by)
 }
 
 /// Returns the pending plan of run `number`, which reported that its plan needs approval.
-pub(crate) fn new_pending_plan(
+pub(super) fn new_pending_plan(
     run: &RunSpec,
     number: i64,
     asks: PlanAsks,
@@ -48,7 +48,7 @@ pub(crate) fn new_pending_plan(
 }
 
 /// Returns the pending plan. `None` if the plan has another config hash than `config_hash`, or was made with another approval policy.
-pub fn pending<'a>(
+pub(super) fn pending<'a>(
     tf: &Terraform,
     history: &'a History,
     config_hash: &str,
@@ -62,12 +62,12 @@ pub fn pending<'a>(
 }
 
 /// Whether `spec.approval.plan` approves `plan`.
-pub fn is_approved(tf: &Terraform, plan: &PendingPlan) -> bool {
+pub(super) fn is_approved(tf: &Terraform, plan: &PendingPlan) -> bool {
     tf.spec.approval.plan.as_ref() == Some(&plan.id)
 }
 
 /// Adds the approval of `plan` to the `inputs` of the run that applies it.
-pub(crate) fn approve(inputs: &mut ApprovalInputs, plan: &PendingPlan) {
+pub(super) fn approve(inputs: &mut ApprovalInputs, plan: &PendingPlan) {
     inputs.approved = Some(ApprovedPlan {
         id: plan.id.clone(),
         run: plan.run,
@@ -75,14 +75,14 @@ pub(crate) fn approve(inputs: &mut ApprovalInputs, plan: &PendingPlan) {
 }
 
 /// Returns the trigger of the run that applies `plan`.
-pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
+pub(super) fn trigger(plan: &PendingPlan) -> Trigger {
     Trigger::Approval {
         plan: plan.id.clone(),
     }
 }
 
 /// Returns the approval of `plan` in `tf`, for the history. Includes user, field manager and time if the API server has recorded them.
-pub(crate) fn approval_given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
+pub(super) fn approval_given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
     let entry = tf
         .managed_fields()
         .iter()
@@ -98,7 +98,7 @@ pub(crate) fn approval_given(tf: &Terraform, plan: &PendingPlan, run: i64) -> Ap
 
 impl ReconcileCase<'_> {
     /// Returns the message of a pending plan: changes, reasons for the approval, and the command to approve.
-    pub(crate) fn approval_message(&self, plan: &PendingPlan) -> String {
+    pub(super) fn approval_message(&self, plan: &PendingPlan) -> String {
         let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
         let report = self.history.report(plan.run);
         let changes = report.and_then(|report| report.changes.as_ref());

@@ -1,7 +1,6 @@
 //! Deletion (rule 13): destroy, clean-up and removal of the finalizer.
 
 mod destroy_run;
-pub(crate) mod hold;
 mod pin_fallback;
 
 use alustan_api::labels::Component;
@@ -15,7 +14,7 @@ use crate::decide::case::{CONFLICT, ImageWait, ReconcileCase};
 pub use crate::decide::deletion::pin_fallback::docker_config;
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::start_run::{self, RunRequest};
-use crate::decide::{approval, retry, state_volume};
+use crate::decide::{approval, deletion_hold, retry, state_volume};
 use crate::model::approval_policy;
 use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
 use crate::model::image::ImagePlan;
@@ -53,7 +52,7 @@ fn clean_up_except_state(case: &ReconcileCase<'_>) -> Step {
 }
 
 /// Returns the decision for a deleted resource.
-pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
+pub(super) fn decide(case: ReconcileCase<'_>) -> Decision {
     let seen = pin_fallback::with_pinned_inputs(case.tf, case.seen, case.current.attempted);
     let case = ReconcileCase {
         seen: &seen,
@@ -70,12 +69,12 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     }
     let never_applied = case.current.attempted == 0 && case.history.applied.is_none();
     match (DeletionHold::of(case.tf), never_applied) {
-        (Some(DeletionHold::Protected), _) => held(case, hold::protected),
+        (Some(DeletionHold::Protected), _) => held(case, deletion_hold::protected),
         (Some(DeletionHold::Orphaned | DeletionHold::Suspended) | None, true) => {
             nothing_was_applied(case)
         }
         (Some(DeletionHold::Orphaned), false) => orphan(case),
-        (Some(DeletionHold::Suspended), false) => held(case, hold::suspended),
+        (Some(DeletionHold::Suspended), false) => held(case, deletion_hold::suspended),
         (None, false) => destroy_what_exists(case),
     }
 }
@@ -89,7 +88,7 @@ fn held(case: ReconcileCase<'_>, summary_of: fn(&Terraform) -> Summary) -> Decis
 fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     let clean_up = clean_up_except_state(&case);
     finalize(&mut case, clean_up);
-    let kept_objects = hold::kept_objects(&case);
+    let kept_objects = deletion_hold::kept_objects(&case);
     let message = format!("spec.deletionPolicy is Orphan: {kept_objects}");
     let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
     case.done(&summary, None, None)
@@ -136,9 +135,9 @@ fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
     let ForeignState { secrets, claim } = case.seen.foreign_state;
     let location = match (secrets, claim) {
         (false, false) => return cleaned_up(case, message),
-        (true, false) => hold::in_secrets(case.tf),
-        (false, true) => hold::on_volume(case.tf),
-        (true, true) => hold::in_secrets_and_on_volume(case.tf),
+        (true, false) => deletion_hold::in_secrets(case.tf),
+        (false, true) => deletion_hold::on_volume(case.tf),
+        (true, true) => deletion_hold::in_secrets_and_on_volume(case.tf),
     };
     let state_component = secrets.then_some(Component::State);
     let cache_component = claim.then_some(Component::Cache);
@@ -186,7 +185,7 @@ fn is_known(case: &ReconcileCase<'_>) -> bool {
 }
 
 fn pin_lost(case: ReconcileCase<'_>) -> Decision {
-    let state = hold::managed_state(&case);
+    let state = deletion_hold::managed_state(&case);
     let message = format!(
         "Secret {} is missing, so destroy cannot run; restore it from a backup{}{}",
         names::pin(&case.tf.name_any()),
@@ -307,7 +306,7 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     } else {
         let clean_up = clean_up_except_state(&case);
         finalize(&mut case, clean_up);
-        let kept_objects = hold::kept_objects(&case);
+        let kept_objects = deletion_hold::kept_objects(&case);
         format!("abandoned: {kept_objects}")
     };
     let summary = Summary::busy(State::Destroying, Reason::Abandoned, message);

@@ -19,7 +19,7 @@ const NAMES: usize = 10;
 impl ReconcileCase<'_> {
     /// Returns the summary of the first obstacle to an apply: a dependency that is missing or not ready, or a failing `waitFor` test. The
     /// timeout of a test starts once all dependencies are ready.
-    pub(crate) fn blocked(&mut self) -> Option<Summary> {
+    pub(super) fn blocked(&mut self) -> Option<Summary> {
         if let Some(missing) = self.missing_dependency() {
             self.store_failing_test(&[]);
             return Some(missing);
@@ -31,7 +31,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary if a run for changed inputs must wait, because the outputs of a dependency may also change soon.
-    pub(crate) fn upstream_wait(&self, trigger: &Trigger) -> Option<Summary> {
+    pub(super) fn upstream_wait(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {
             return None;
@@ -48,7 +48,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of the first dependency that is missing or not ready, or of the first missing value of `spec.variablesFrom`.
-    pub(crate) fn missing_dependency(&self) -> Option<Summary> {
+    pub(super) fn missing_dependency(&self) -> Option<Summary> {
         let stack = &self.seen.stack;
         let mut dependencies = stack.dependencies.iter().filter_map(obstacle);
         if let Some((reason, message)) = dependencies.next() {
@@ -64,7 +64,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of the first obstacle to destroy: dependents, or a failing `destroyWaitFor` test.
-    pub(crate) fn destroy_blocked(&mut self) -> Option<Summary> {
+    pub(super) fn destroy_blocked(&mut self) -> Option<Summary> {
         let stack = &self.seen.stack;
         if !stack.dependents.is_empty() {
             self.store_failing_test(&[]);
@@ -98,7 +98,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of an applied resource with a failing health check.
-    pub(crate) fn unhealthy(&self) -> Option<Summary> {
+    pub(super) fn unhealthy(&self) -> Option<Summary> {
         self.history.applied.as_ref()?;
         let (test, failure) = self.seen.stack.health_checks.iter().find_map(failure_of)?;
         if failure.class != FailureClass::Transient {
@@ -161,7 +161,7 @@ impl ReconcileCase<'_> {
 
     /// Stores the first of `tests` that fails, and the current time as the start of its timeout. If this test is already stored, keeps the
     /// stored time. Removes the entry if no test fails.
-    pub(crate) fn store_failing_test(&mut self, tests: &[TestSeen]) {
+    pub(super) fn store_failing_test(&mut self, tests: &[TestSeen]) {
         let field = tests
             .iter()
             .find_map(failure_of)

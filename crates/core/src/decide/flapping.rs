@@ -21,7 +21,7 @@ fn gap(runs: &InputRuns) -> SignedDuration {
 }
 
 /// Returns the earliest start of the next run. `None` if it may start now.
-pub(crate) fn due(runs: &InputRuns, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn due(runs: &InputRuns, now: Timestamp) -> Option<Timestamp> {
     // A timestamp in the future comes from clock skew and is ignored.
     let last = runs.last.filter(|last| *last <= now)?;
     let next = last + gap(runs);
@@ -29,12 +29,12 @@ pub(crate) fn due(runs: &InputRuns, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// Whether inputs change often enough to report `InputFlapping`.
-pub(crate) fn is_flapping(runs: &InputRuns) -> bool {
+pub(super) fn is_flapping(runs: &InputRuns) -> bool {
     runs.times >= FLAPPING
 }
 
 /// Returns `runs` with a further run at `now`. The counter restarts if no run started for twice the minimum time between runs.
-pub(crate) fn next(runs: &InputRuns, now: Timestamp) -> InputRuns {
+pub(super) fn next(runs: &InputRuns, now: Timestamp) -> InputRuns {
     let is_recent = runs.last.is_some_and(|last| now < last + gap(runs) * 2);
     InputRuns {
         times: if is_recent {

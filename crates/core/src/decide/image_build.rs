@@ -25,7 +25,7 @@ const DIGEST_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Availability of an image.
 #[derive(Clone)]
-pub(crate) enum ImageAvailability {
+pub(super) enum ImageAvailability {
     /// In the registry, with this digest.
     Ready(String),
     /// Not in the registry yet.
@@ -34,15 +34,15 @@ pub(crate) enum ImageAvailability {
 
 /// Steps that build a missing image, and the summary for status.
 #[derive(Clone)]
-pub(crate) struct MissingImage {
+pub(super) struct MissingImage {
     /// Writes that are executed at once, without a slot.
-    pub(crate) steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     /// Writes that start a build, once a slot is free.
-    pub(crate) start: Vec<Step>,
+    pub(super) start: Vec<Step>,
     /// Summary for status.
-    pub(crate) summary: Summary,
+    pub(super) summary: Summary,
     /// The new history, if a failed build or a requested retry changed it.
-    pub(crate) history: Option<History>,
+    pub(super) history: Option<History>,
 }
 
 fn missing(steps: Vec<Step>, summary: Summary) -> ImageAvailability {
@@ -55,12 +55,12 @@ fn missing(steps: Vec<Step>, summary: Summary) -> ImageAvailability {
 }
 
 /// Returns the reference of the runner image of `tf` with `digest`.
-pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
+pub(super) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
     format!("{}@{digest}", image::repository(tf))
 }
 
 /// Returns the image for `plan`: available, being built, or to be built.
-pub(crate) fn image(
+pub(super) fn image(
     case: &ReconcileCase<'_>,
     source: &SourceSeen,
     plan: &ImagePlan,
@@ -214,7 +214,7 @@ fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Ste
 }
 
 /// Returns the steps that delete the build Secrets of ended builds. Build Secrets are also deleted if the image is no longer needed.
-pub(crate) fn delete_build_secrets(seen: &Seen) -> impl Iterator<Item = Step> {
+pub(super) fn delete_build_secrets(seen: &Seen) -> impl Iterator<Item = Step> {
     let ended = seen
         .build_secrets
         .iter()

@@ -8,8 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use crate::decide::case::has_finalizer;
-use crate::decide::deletion::hold;
-use crate::decide::{restore, state_volume};
+use crate::decide::{deletion_hold, restore, state_volume};
 use crate::model::facts::{self, DeletionHold, is_abandoned, keeps_all_objects};
 use crate::model::summary::{Summary, UNKNOWN_HISTORY, abandon_suffix};
 use crate::objects::secrets;
@@ -19,7 +18,7 @@ use crate::status::render::{ImageView, View};
 use crate::step::{Decision, Step};
 
 /// Returns the decision for `tf` at `now` without a run record.
-pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
+pub(super) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     // The operator adds its finalizer before it creates the run record, and removes the finalizer last. So a resource without this
     // finalizer has nothing to destroy.
@@ -32,7 +31,7 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
     let leaves_all = deleting && keeps_all_objects(tf);
     if let Some(left_behind) = seen.left_behind.as_ref().filter(|_| !leaves_all) {
         if deleting && DeletionHold::of(tf) == Some(DeletionHold::Protected) {
-            return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
+            return decision(tf, seen, Vec::new(), &deletion_hold::protected(tf), now);
         }
         if let Some((steps, summary)) = restore::release(tf, left_behind).filter(|_| deleting) {
             return decision(tf, seen, steps, &summary, now);
@@ -58,7 +57,7 @@ fn without_own_finalizer(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decisio
 
 /// Returns the decision that adds the finalizer, sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`, and creates the run
 /// record. In a copied or restored resource, the annotation has the uid of the original.
-pub(crate) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+pub(super) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
         reconcile_at: facts::requested(tf),
         ..History::default()
@@ -174,7 +173,7 @@ fn without_record_and_pin(
     let applied = facts::status_has_attempt(tf) || !seen.jobs.is_empty();
     let abandoned = keeps_all_objects(tf);
     if DeletionHold::of(tf) == Some(DeletionHold::Protected) && !abandoned {
-        return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
+        return decision(tf, seen, Vec::new(), &deletion_hold::protected(tf), now);
     }
     if applied && !abandoned && !observed.namespace_terminating {
         let message = format!(
@@ -190,7 +189,7 @@ fn without_record_and_pin(
         return create_record(tf, seen, now);
     }
     let message = if observed.unreadable {
-        hold::unreadable(tf)
+        deletion_hold::unreadable(tf)
     } else if applied {
         "the run record and the pin are missing; the applied objects are kept".to_owned()
     } else {

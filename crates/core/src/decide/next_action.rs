@@ -18,7 +18,7 @@ use crate::observed::{Ownership, SourceSeen};
 const CORRECTIONS: u32 = 2;
 
 /// Next action of a resource whose module and inputs are known.
-pub(crate) enum NextAction {
+pub(super) enum NextAction {
     Run(RunKind, Trigger),
     Wait(Summary, Option<Timestamp>),
 }
@@ -30,12 +30,12 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the pending plan for config hash `hash` if it is approved.
-    pub(crate) fn approved(&self, hash: &str) -> Option<&PendingPlan> {
+    pub(super) fn approved(&self, hash: &str) -> Option<&PendingPlan> {
         let pending = self.pending(hash);
         pending.filter(|plan| approval::is_approved(self.tf, plan))
     }
 
-    pub(crate) fn next_action(&self, source: &SourceSeen, config: &Config) -> NextAction {
+    pub(super) fn next_action(&self, source: &SourceSeen, config: &Config) -> NextAction {
         let hash = &config.hash;
         let kind = approval_policy::kind(self.tf, false);
         if facts::asked(self.tf, &self.history) {
@@ -109,7 +109,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Whether drift exists although at least [`CORRECTIONS`] consecutive corrections were made: each correction was reverted (rule 7).
-    pub(crate) fn is_not_converging(&self) -> bool {
+    pub(super) fn is_not_converging(&self) -> bool {
         self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
     }
 
@@ -202,7 +202,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of an applied resource for which no run is due.
-    pub(crate) fn idle_summary(&self) -> Summary {
+    pub(super) fn idle_summary(&self) -> Summary {
         let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
         if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
             let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
@@ -267,7 +267,7 @@ impl ReconcileCase<'_> {
 
     /// Whether configuration `hash` is applied ([`Self::is_applied`]), and a run of this kind and trigger only checks for drift or restores
     /// the configuration. The run then does not change condition `Ready`.
-    pub(crate) fn keeps_ready(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
+    pub(super) fn keeps_ready(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
         let keeps_configuration = matches!(
             trigger,
             Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
@@ -276,7 +276,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Whether the last apply had config hash `hash`, and no run with this hash has failed since.
-    pub(crate) fn is_applied(&self, hash: &str) -> bool {
+    pub(super) fn is_applied(&self, hash: &str) -> bool {
         self.applied(hash).is_some() && !self.has_failed(hash)
     }
 
@@ -289,7 +289,7 @@ impl ReconcileCase<'_> {
             .filter(|applied| applied.config_hash == hash && !self.history.unfinished)
     }
 
-    pub(crate) fn has_failed(&self, hash: &str) -> bool {
+    pub(super) fn has_failed(&self, hash: &str) -> bool {
         let failures = &self.history.failures;
         failures.of == self.failure_key(hash) && failures.at.is_some()
     }

@@ -26,7 +26,7 @@ fn may_migrate(tf: &Terraform) -> bool {
 }
 
 /// Returns the summary if the engine in `base` is too old for the configuration of `backend`. `None` if the engine in `base` is unknown.
-pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Summary> {
+pub(super) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Summary> {
     let (engine, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
     let is_too_old = engine::order(&engine.version, since.version).is_lt();
     is_too_old.then(|| {
@@ -40,7 +40,7 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
 }
 
 /// Whether the last failure required an opt-in that the spec of `tf` now contains.
-pub(crate) fn is_opted_in(tf: &Terraform, failures: &Failures) -> bool {
+pub(super) fn is_opted_in(tf: &Terraform, failures: &Failures) -> bool {
     match Reason::from_stored(&failures.reason) {
         Some(Reason::EngineChangeNotAllowed) => may_switch(tf),
         Some(Reason::BackendChanged) => may_migrate(tf),
@@ -51,7 +51,7 @@ pub(crate) fn is_opted_in(tf: &Terraform, failures: &Failures) -> bool {
 impl ReconcileCase<'_> {
     /// Returns the summary if the last apply used another engine than `base`, or a newer version of the engine, and
     /// `spec.engine.allowSwitch` is not true.
-    pub(crate) fn engine_change_refusal(&self, base: &PinnedImage) -> Option<Summary> {
+    pub(super) fn engine_change_refusal(&self, base: &PinnedImage) -> Option<Summary> {
         let (previous, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
         let refusal = previous.refusal(next).filter(|_| !may_switch(self.tf))?;
         let allow = patch(self.tf, &json!({ "engine": { "allowSwitch": true } }));
@@ -77,7 +77,7 @@ impl ReconcileCase<'_> {
     /// # Errors
     ///
     /// Fails if the location of the state has changed without `spec.backend.migrate`.
-    pub(crate) fn check_opt_ins(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
+    pub(super) fn check_opt_ins(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
         let last_engine = self.history.engine.clone();
         inputs.engine_before = last_engine.filter(|_| !may_switch(self.tf));
         inputs.approval.restored = restore::restored_at(&self.history);

@@ -20,7 +20,7 @@ const MAX_ANNOTATIONS_SIZE: usize = 256 * 1024;
 ///
 /// Fails if an output is missing, unreadable, or sensitive and selected for an annotation; if the outputs are too large; or if the Secret
 /// or ConfigMap exists and does not belong to `tf`.
-pub(crate) fn publish(
+pub(super) fn publish(
     tf: &Terraform,
     outputs: &Outputs,
     seen: OutputsSeen,
@@ -50,7 +50,7 @@ pub(crate) fn publish(
 }
 
 /// Returns the steps that delete the objects that `previous` names and `wanted` does not name.
-pub(crate) fn delete_unlisted(previous: &PublishedOutputs, wanted: &PublishedOutputs) -> Vec<Step> {
+pub(super) fn delete_unlisted(previous: &PublishedOutputs, wanted: &PublishedOutputs) -> Vec<Step> {
     let secret = (previous.secret != wanted.secret).then(|| previous.secret.clone());
     let config_map = previous.config_map.clone();
     let config_map = config_map.filter(|_| previous.config_map != wanted.config_map);
@@ -63,7 +63,7 @@ pub(crate) fn delete_unlisted(previous: &PublishedOutputs, wanted: &PublishedOut
 
 /// Returns the key under which failed publications of outputs are counted. `run_key`: key under which failures of the run are counted.
 /// After a change of `spec.outputs`, the count starts again.
-pub(crate) fn failure_key(run_key: &str, tf: &Terraform) -> String {
+pub(super) fn failure_key(run_key: &str, tf: &Terraform) -> String {
     let digest = digest::plain(&outputs::published_objects(tf));
     let digest: String = digest.chars().take(12).collect();
     format!("{run_key} handed on as {digest}")

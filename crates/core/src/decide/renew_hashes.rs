@@ -13,7 +13,7 @@ impl ReconcileCase<'_> {
     /// Replaces config hashes of an earlier operator version if only the formula of the hash has changed, so that an upgrade of the
     /// operator starts no apply. Writes the new hashes at once: after a change of the spec, an old hash cannot be distinguished from the
     /// hash of another configuration.
-    pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &RunConfig) {
+    pub(super) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &RunConfig) {
         let observed = self
             .tf
             .status

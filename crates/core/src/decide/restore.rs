@@ -19,13 +19,13 @@ use crate::settings::Settings;
 use crate::step::{Object, Step, TakeOver};
 
 /// Returns the command that restores `tf`.
-pub fn how_to_restore(tf: &Terraform) -> String {
+pub(super) fn how_to_restore(tf: &Terraform) -> String {
     let namespace = tf.namespace().unwrap_or_default();
     format!("kubectl alustan restore {} -n {namespace}", tf.name_any())
 }
 
 /// After a restore and until the first apply, returns a copy of `tf` with `approval.mode: Manual`. Otherwise `None`.
-pub(crate) fn with_manual_first_plan(tf: &Terraform, history: &History) -> Option<Terraform> {
+pub(super) fn with_manual_first_plan(tf: &Terraform, history: &History) -> Option<Terraform> {
     is_first_plan(history).then(|| {
         let mut tf = tf.clone();
         tf.spec.approval.mode = ApprovalMode::Manual;
@@ -34,12 +34,12 @@ pub(crate) fn with_manual_first_plan(tf: &Terraform, history: &History) -> Optio
 }
 
 /// Returns the time of the restore; `None` if the resource was not restored.
-pub(crate) fn restored_at(history: &History) -> Option<Timestamp> {
+pub(super) fn restored_at(history: &History) -> Option<Timestamp> {
     history.restored.as_ref().map(|restored| restored.at)
 }
 
 /// Returns why the first plan after a restore waits for approval. `None` for any other plan.
-pub(crate) fn first_plan_reason(history: &History) -> Option<String> {
+pub(super) fn first_plan_reason(history: &History) -> Option<String> {
     let restored = history
         .restored
         .as_ref()
@@ -72,7 +72,7 @@ fn is_in_progress(tf: &Terraform, left_behind: &LeftBehind) -> bool {
 
 /// Returns steps and summary if `tf` is deleted before its restore. `tf` owns no objects: nothing is destroyed, and the Secrets of the
 /// earlier resource are kept. `None` if the restore is in progress, because destroy then runs after the restore.
-pub(crate) fn release(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
+pub(super) fn release(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
          To destroy the objects, create the resource again, then {}, then delete it",
@@ -86,7 +86,7 @@ pub(crate) fn release(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<S
 }
 
 /// Returns steps and summary of `tf`, which has no record, while the record of an earlier resource of the same name exists.
-pub(crate) fn take_over(
+pub(super) fn take_over(
     tf: &Terraform,
     left_behind: &LeftBehind,
     settings: &Settings,
@@ -180,7 +180,7 @@ const fn possibly_unsaved_state(number: i64) -> UnsavedState {
 
 /// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. `None` for a copy of an existing resource, because a
 /// copy has no Secrets.
-pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
+pub(super) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
     let needs_restore = facts::other_uid(tf).is_some() && !seen.is_copy && !is_known;

@@ -11,7 +11,7 @@ const AHEAD: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decision about a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Retry now.
     Go,
     /// Retry at this timestamp.
@@ -22,7 +22,7 @@ pub enum Verdict {
 
 /// Returns the decision about a retry at `now`. `key`: key under which failures of the current configuration are counted. Failures with
 /// another key are ignored.
-pub fn verdict(failures: &Failures, key: &str, retry: &Retry, now: Timestamp) -> Verdict {
+pub(super) fn verdict(failures: &Failures, key: &str, retry: &Retry, now: Timestamp) -> Verdict {
     let Some(at) = failures.at.filter(|_| failures.of == key) else {
         return Verdict::Go;
     };

@@ -26,20 +26,20 @@ const OUT_OF_MEMORY: &str = "OOMKilled";
 
 /// Result of a run, recorded in the history.
 #[derive(Clone)]
-pub struct RecordedResult {
+pub(super) struct RecordedResult {
     /// Writes that record the result.
-    pub steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     /// New run record.
-    pub record: RunRecord,
+    pub(super) record: RunRecord,
     /// New history.
-    pub history: History,
+    pub(super) history: History,
     /// Whether `steps` publish the outputs.
-    pub outputs: bool,
+    pub(super) outputs: bool,
 }
 
 /// Records the report of the current run in the history: the report of the runner, or a report of the operator if the run can no longer
 /// report. `None` if the run has not ended or is already recorded.
-pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
+pub(super) fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
     let own_report = current
@@ -262,7 +262,7 @@ fn lost_pod_failure(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) ->
 
 /// Returns whether the cache volume is usable after a run or build with this result. `before`: usability before the run. `has_cache`:
 /// whether the pod mounted the volume.
-pub(crate) fn cache_after(
+pub(super) fn cache_after(
     before: CacheVolume,
     has_cache: bool,
     failure: Option<&Failure>,
@@ -473,7 +473,7 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
 
 /// Returns `failures` with one more failure. `key`: key under which the failure is counted; if the previous failures have another key, the
 /// count starts again. Transient failures do not use the retry budget. A failure that only a user can fix exhausts the budget.
-pub fn count(
+pub(super) fn count(
     failures: &Failures,
     key: &str,
     failure: Option<&Failure>,

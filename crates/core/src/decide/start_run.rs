@@ -29,36 +29,36 @@ const EARLIER_PODS: usize = 10;
 
 /// Properties of a run to start.
 #[derive(Clone)]
-pub struct RunRequest {
+pub(super) struct RunRequest {
     /// Kind of the run.
-    pub kind: RunKind,
+    pub(super) kind: RunKind,
     /// Cause of the run.
-    pub trigger: Trigger,
+    pub(super) trigger: Trigger,
     /// Image of the run, by digest: runner image, or base image if `unpack` is set.
-    pub image: String,
+    pub(super) image: String,
     /// Architecture of the image.
-    pub architecture: Architecture,
+    pub(super) architecture: Architecture,
     /// Tag of the runner image.
-    pub tag: String,
+    pub(super) tag: String,
     /// Id of the commit.
-    pub revision: Option<String>,
+    pub(super) revision: Option<String>,
     /// Digest of the context.
-    pub context: Option<String>,
+    pub(super) context: Option<String>,
     /// The context in the registry, by digest.
-    pub artifact: Option<String>,
+    pub(super) artifact: Option<String>,
     /// Whether the pod unpacks the context, because the image is a base image.
-    pub unpack: bool,
+    pub(super) unpack: bool,
     /// Digests of the inputs (rule 3).
-    pub config: Config,
+    pub(super) config: Config,
     /// Inputs of the run.
-    pub inputs: RunInputs,
+    pub(super) inputs: RunInputs,
 }
 
 impl RunRequest {
     /// Returns the writes that start the run, and its run record. Order: objects that the pod needs, run record, report, pin, label of the
     /// namespace, Job. The compare-and-swap of the run record ensures that only one run gets the number. The pin follows the run record, so
     /// that a stale reconcile cannot replace the pin of an active run. The pin precedes the Job, so that nothing is applied without a pin.
-    pub(crate) fn steps(&self, case: &ReconcileCase<'_>) -> (Vec<Step>, RunRecord) {
+    pub(super) fn steps(&self, case: &ReconcileCase<'_>) -> (Vec<Step>, RunRecord) {
         let ReconcileCase {
             tf,
             seen,
@@ -159,7 +159,7 @@ impl RunRequest {
 
 /// Returns `history` after `steps`. If a step replaces the `PersistentVolumeClaim` of the cache volume, the cache volume is recorded as
 /// usable again.
-pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
+pub(super) fn with_claim(history: History, steps: &[Step]) -> History {
     if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
         return History {
             cache: CacheVolume::Usable,
@@ -293,7 +293,7 @@ fn run_objects(
 /// Returns the steps that create the `PersistentVolumeClaim` of the cache volume. Replaces the `PersistentVolumeClaim` if the volume is
 /// lost, or if pods with the volume do not start. The content of the cache volume is reproducible (rule 2). Exception: a cache volume with
 /// a state is not replaced.
-pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
+pub(super) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let usability = state_volume::usability(seen, history);
     let cache = match seen.cache {
@@ -319,7 +319,7 @@ fn ensure(object: Object) -> Step {
 /// Whether a pod mounts the cache volume. `waits_for_volume`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound
 /// yet. A first apply or a destroy does not wait for a new volume, because the volume is empty and takes longer to provision than a build
 /// or run takes.
-pub(crate) fn has_cache(
+pub(super) fn has_cache(
     tf: &Terraform,
     seen: &Seen,
     history: &History,
@@ -360,7 +360,11 @@ fn job(
 
 /// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and more state slots if the
 /// run has requested them because its state does not fit in the existing slots.
-pub fn ensure_missing_objects(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
+pub(super) fn ensure_missing_objects(
+    tf: &Terraform,
+    seen: &Seen,
+    settings: &Settings,
+) -> Vec<Step> {
     let Some(current) = &seen.record else {
         return Vec::new();
     };

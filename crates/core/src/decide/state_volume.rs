@@ -15,7 +15,7 @@ use crate::observed::{CacheSeen, Seen, Waiting};
 
 /// Returns the unsaved state after a run with this `report`. `before`: the unsaved state before the run. `has_begun`: whether the run
 /// reached phase `Applying`.
-pub(crate) fn unsaved_after(
+pub(super) fn unsaved_after(
     before: Option<UnsavedState>,
     run: &RunSpec,
     report: &RunReport,
@@ -44,7 +44,7 @@ pub(crate) fn unsaved_after(
 }
 
 /// Whether the `PersistentVolumeClaim` of the cache volume exists, and the volume may hold a state that a run could not save.
-pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
+pub(super) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
     let place = history.unsaved.map(|unsaved| unsaved.place);
     let may_hold = matches!(
         place,
@@ -54,21 +54,21 @@ pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
 }
 
 /// Whether the `PersistentVolumeClaim` of the cache volume exists, and the volume holds the only copy of a state.
-pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
+pub(super) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     let place = history.unsaved.map(|unsaved| unsaved.place);
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
 }
 
 /// Whether the cache volume holds the state of the last apply, or the only copy of an unsaved state. Pods then wait for the volume, and the
 /// operator does not replace it.
-pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
+pub(super) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
     holds_state(seen) || holds_only_copy(seen, history)
 }
 
 /// Returns whether pods can use the cache volume. A volume with the state of the last apply, or with the only copy of an unsaved state, is
 /// always reported as usable, so that pods wait for it. A volume that may hold the unsaved state of an interrupted run is not replaced, but
 /// pods start without it.
-pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
+pub(super) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     if is_irreplaceable(seen, history) {
         return CacheVolume::Usable;
     }
@@ -79,12 +79,12 @@ pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
 }
 
 /// Whether a run with `inputs` has its state on the cache volume.
-pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
+pub(super) fn is_used_by(inputs: &BackendInputs) -> bool {
     address_of(inputs).is_some_and(|address| is_on_the_volume(&address))
 }
 
 /// Whether the state of the last apply is on the cache volume, according to run record or pin.
-pub(crate) fn holds_state(seen: &Seen) -> bool {
+pub(super) fn holds_state(seen: &Seen) -> bool {
     let record = seen.record.as_ref().map(|record_seen| &record_seen.record);
     is_reported(record) || is_pinned(record, seen.pin.as_ref())
 }
@@ -101,7 +101,7 @@ fn is_pinned(record: Option<&RunRecord>, pin: Option<&Pin>) -> bool {
 }
 
 /// Whether the cache volume may hold the state of `tf` and must be kept with the state.
-pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
+pub(super) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
     let backend = tf.spec.backend.as_ref();
     let provider = backend.and_then(|backend| backend.provider);
     provider == Some(BackendProvider::Local) || holds_state(seen)
@@ -110,7 +110,7 @@ pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
 impl ReconcileCase<'_> {
     /// Returns a message suffix if the pod of `run` waits for a cache volume that may hold an unsaved state: which state, and how to
     /// continue. Empty if a run without the volume loses no state.
-    pub(crate) fn volume_hint(&self, run: &RunSpec, waiting: &Waiting) -> String {
+    pub(super) fn volume_hint(&self, run: &RunSpec, waiting: &Waiting) -> String {
         let waits_for_volume = run.cache
             && [Reason::Unschedulable, Reason::PodNotStarted]
                 .iter()
@@ -149,7 +149,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the summary if the cache volume with the state is lost. A run with `backend` would start with an empty state: an apply would
     /// create all objects again, and a destroy would destroy nothing.
-    pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Summary> {
+    pub(super) fn volume_lost(&self, backend: &BackendInputs) -> Option<Summary> {
         let is_missing = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);
         let lost = is_missing && is_used_by(backend) && holds_state(self.seen);
         lost.then(|| {

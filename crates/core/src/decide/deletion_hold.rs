@@ -9,7 +9,7 @@ use crate::decide::{restore, state_volume};
 use crate::model::summary::{Summary, abandon_suffix, patch};
 
 /// Returns the summary of a deleted resource with `spec.deletionProtection`.
-pub(crate) fn protected(tf: &Terraform) -> Summary {
+pub(super) fn protected(tf: &Terraform) -> Summary {
     let message = format!(
         "spec.deletionProtection is true: the deleted resource is kept and no run starts; to \
          destroy the managed objects: {}{}",
@@ -20,7 +20,7 @@ pub(crate) fn protected(tf: &Terraform) -> Summary {
 }
 
 /// Returns the summary of a deleted resource with `spec.suspend`.
-pub(crate) fn suspended(tf: &Terraform) -> Summary {
+pub(super) fn suspended(tf: &Terraform) -> Summary {
     let message = format!(
         "spec.suspend is true: the deleted resource is kept and no destroy starts; to resume: {}{}",
         patch(tf, &json!({ "suspend": false })),
@@ -30,7 +30,7 @@ pub(crate) fn suspended(tf: &Terraform) -> Summary {
 }
 
 /// Describes the objects that remain after a deletion without destroy.
-pub(crate) fn kept_objects(case: &ReconcileCase<'_>) -> String {
+pub(super) fn kept_objects(case: &ReconcileCase<'_>) -> String {
     let state = managed_state(case).or_else(|| {
         let volume = state_volume::may_hold_state(case.tf, case.seen);
         volume.then(|| on_volume(case.tf))
@@ -41,7 +41,7 @@ pub(crate) fn kept_objects(case: &ReconcileCase<'_>) -> String {
 }
 
 /// Describes the objects that are kept if the run record cannot be read.
-pub(crate) fn unreadable(tf: &Terraform) -> String {
+pub(super) fn unreadable(tf: &Terraform) -> String {
     format!(
         "the run record cannot be read; the managed objects and the run record are kept; the state \
          is kept {}",
@@ -74,7 +74,7 @@ fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
 
 /// Returns a message suffix that locates the Secrets with the state of backend `managed`. `None` if the pin has another backend. Without a
 /// pin, the run record shows whether state Secrets were created.
-pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
+pub(super) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
     let pin = case.seen.pin.as_ref();
     let managed = pin.map_or(case.current.state_made, |pin| {
         pin.inputs.backend.managed.is_some()
@@ -83,7 +83,7 @@ pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
 }
 
 /// Returns a message suffix that locates the Secrets with the state of `tf`.
-pub(crate) fn in_secrets(tf: &Terraform) -> String {
+pub(super) fn in_secrets(tf: &Terraform) -> String {
     format!(
         "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
         tf.namespace().unwrap_or_default(),
@@ -93,12 +93,12 @@ pub(crate) fn in_secrets(tf: &Terraform) -> String {
 }
 
 /// Returns a message suffix that locates the Secrets and the cache volume with the state of `tf`.
-pub(crate) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
+pub(super) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
     format!("{}, {}", in_secrets(tf), on_volume(tf))
 }
 
 /// Returns a message suffix with the `PersistentVolumeClaim` that has the state of `tf`.
-pub(crate) fn on_volume(tf: &Terraform) -> String {
+pub(super) fn on_volume(tf: &Terraform) -> String {
     let claim = names::cache(&tf.name_any());
     format!("on the cache volume: PersistentVolumeClaim {claim}")
 }
