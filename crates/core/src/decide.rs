@@ -1,12 +1,14 @@
 //! Decides the next writes and the status of a resource from the observed state. Uses no client, no clock and no async code.
 
 mod active_run;
+mod applied;
 mod approval;
 mod case;
 mod deletion;
 mod deletion_hold;
 mod dependencies;
 mod flapping;
+mod idle;
 mod image_build;
 mod missing_record;
 mod next_action;

@@ -6,11 +6,11 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
 use crate::decide::case::ReconcileCase;
-use crate::decide::{approval, flapping, opt_in, publish_outputs, retry};
+use crate::decide::{approval, flapping, opt_in, retry};
 use crate::digest;
 use crate::model::config_hash::Config;
-use crate::model::summary::{self, Summary, differences, drifted};
-use crate::model::{approval_policy, facts};
+use crate::model::summary::{self, Summary, logs};
+use crate::model::{admission, approval_policy, facts};
 use crate::objects::outputs;
 use crate::observed::{Ownership, SourceSeen};
 
@@ -25,7 +25,7 @@ pub(super) enum NextAction {
 
 impl ReconcileCase<'_> {
     /// Returns the pending plan for config hash `hash`.
-    fn pending(&self, hash: &str) -> Option<&PendingPlan> {
+    pub(super) fn pending(&self, hash: &str) -> Option<&PendingPlan> {
         approval::pending(self.tf, &self.history, hash, false)
     }
 
@@ -99,6 +99,20 @@ impl ReconcileCase<'_> {
                 None,
             )),
         }
+    }
+
+    /// Returns a message suffix with the command that shows the log of the last run. If a quota or limit range denied that run, the command
+    /// shows the quotas and limit ranges of the namespace instead.
+    pub(super) fn last_logs(&self) -> String {
+        let Some(report) = self.history.reports.first() else {
+            return String::new();
+        };
+        let failure = report.failure.as_ref();
+        if failure.is_some_and(|failure| admission::is_refused(&failure.reason)) {
+            let namespace = self.tf.namespace().unwrap_or_default();
+            return format!("; see {}", admission::limits_of(&namespace));
+        }
+        format!("; see {}", logs(self.tf, &report.job))
     }
 
     /// Whether the next run corrects drift: drift was found, `driftDetection.mode` is `Correct`, and fewer than [`CORRECTIONS`] consecutive
@@ -198,111 +212,6 @@ impl ReconcileCase<'_> {
         match due {
             Some(due) if self.now < due => NextAction::Wait(self.idle_summary(), Some(due)),
             _ => NextAction::Run(RunKind::Drift, Trigger::Interval),
-        }
-    }
-
-    /// Returns the summary of an applied resource for which no run is due.
-    pub(super) fn idle_summary(&self) -> Summary {
-        let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
-        if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
-            let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
-            let message = self.approval_message(plan);
-            return if unhealthy.is_none() {
-                Summary::ready(state, reason, message)
-            } else {
-                Summary::busy(state, reason, message)
-            };
-        }
-        if let Some(unhealthy) = unhealthy {
-            return unhealthy;
-        }
-        let Some(changes) = drifted(&self.history) else {
-            let copied_from = self.moved_from();
-            let ignored_variables = self.ignored_variables();
-            let message = format!("Terraform applied successfully{copied_from}{ignored_variables}");
-            return Summary::ready(State::Success, Reason::Applied, message);
-        };
-        let differences = differences(changes);
-        if self.is_not_converging() {
-            return Summary::ready(
-                State::Drifted,
-                Reason::NotConverging,
-                self.not_converging_message(&differences),
-            );
-        }
-        let message = format!("the real objects differ from the configuration: {differences}");
-        Summary::ready(State::Drifted, Reason::Drifted, message)
-    }
-
-    /// Returns a message suffix with the location from which the state was copied.
-    fn moved_from(&self) -> String {
-        let last = self.history.reports.first();
-        let from = last.and_then(|report| report.moved_from.as_ref());
-        from.map_or_else(String::new, |from| {
-            format!("; the state was copied from {from}; the original is kept")
-        })
-    }
-
-    /// Returns a message suffix with the variables of the spec that the module does not declare.
-    fn ignored_variables(&self) -> String {
-        let last = self.history.reports.first();
-        let undeclared = last.map_or(&[][..], |report| &report.undeclared);
-        if undeclared.is_empty() {
-            return String::new();
-        }
-        let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
-        let names = names.join(", ");
-        format!("; ignored entries of spec.variables that the module does not declare: {names}")
-    }
-
-    fn not_converging_message(&self, differences: &str) -> String {
-        format!(
-            "{} consecutive corrections were reverted: {differences}; either the module never converges, \
-             for example because of timestamp(), or another client reverts the changes; no \
-             correction starts until the configuration changes; to retry: {}",
-            self.history.undone.count,
-            summary::retry_command(self.tf),
-        )
-    }
-
-    /// Whether configuration `hash` is applied ([`Self::is_applied`]), and a run of this kind and trigger only checks for drift or restores
-    /// the configuration. The run then does not change condition `Ready`.
-    pub(super) fn keeps_ready(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
-        let keeps_configuration = matches!(
-            trigger,
-            Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
-        );
-        (kind == RunKind::Drift || keeps_configuration) && self.is_applied(hash)
-    }
-
-    /// Whether the last apply had config hash `hash`, and no run with this hash has failed since.
-    pub(super) fn is_applied(&self, hash: &str) -> bool {
-        self.applied(hash).is_some() && !self.has_failed(hash)
-    }
-
-    /// Returns the last apply if it had config hash `hash`. `None` after a later apply that did not complete, because its changes are
-    /// unknown.
-    fn applied(&self, hash: &str) -> Option<&Applied> {
-        self.history
-            .applied
-            .as_ref()
-            .filter(|applied| applied.config_hash == hash && !self.history.unfinished)
-    }
-
-    pub(super) fn has_failed(&self, hash: &str) -> bool {
-        let failures = &self.history.failures;
-        failures.of == self.failure_key(hash) && failures.at.is_some()
-    }
-
-    /// Returns the key under which failures with config hash `hash` are counted. If the last failure was a failed publication of outputs
-    /// with this hash, returns the key for publications; otherwise, returns the key for runs.
-    fn failure_key(&self, hash: &str) -> String {
-        let run_key = approval::failure_key(hash, &approval_policy::policy_digest(self.tf, false));
-        let outputs_key = publish_outputs::failure_key(&run_key, self.tf);
-        if self.history.failures.of == outputs_key {
-            outputs_key
-        } else {
-            run_key
         }
     }
 }

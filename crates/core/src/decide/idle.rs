@@ -1,0 +1,72 @@
+//! Summary of an applied resource for which no run is due.
+
+use alustan_api::{Reason, State};
+
+use crate::decide::case::ReconcileCase;
+use crate::model::summary::{self, Summary, differences, drifted};
+
+impl ReconcileCase<'_> {
+    /// Returns the summary of an applied resource for which no run is due.
+    pub(super) fn idle_summary(&self) -> Summary {
+        let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
+        if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
+            let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
+            let message = self.approval_message(plan);
+            return if unhealthy.is_none() {
+                Summary::ready(state, reason, message)
+            } else {
+                Summary::busy(state, reason, message)
+            };
+        }
+        if let Some(unhealthy) = unhealthy {
+            return unhealthy;
+        }
+        let Some(changes) = drifted(&self.history) else {
+            let copied_from = self.moved_from();
+            let ignored_variables = self.ignored_variables();
+            let message = format!("Terraform applied successfully{copied_from}{ignored_variables}");
+            return Summary::ready(State::Success, Reason::Applied, message);
+        };
+        let differences = differences(changes);
+        if self.is_not_converging() {
+            return Summary::ready(
+                State::Drifted,
+                Reason::NotConverging,
+                self.not_converging_message(&differences),
+            );
+        }
+        let message = format!("the real objects differ from the configuration: {differences}");
+        Summary::ready(State::Drifted, Reason::Drifted, message)
+    }
+
+    /// Returns a message suffix with the location from which the state was copied.
+    fn moved_from(&self) -> String {
+        let last = self.history.reports.first();
+        let from = last.and_then(|report| report.moved_from.as_ref());
+        from.map_or_else(String::new, |from| {
+            format!("; the state was copied from {from}; the original is kept")
+        })
+    }
+
+    /// Returns a message suffix with the variables of the spec that the module does not declare.
+    fn ignored_variables(&self) -> String {
+        let last = self.history.reports.first();
+        let undeclared = last.map_or(&[][..], |report| &report.undeclared);
+        if undeclared.is_empty() {
+            return String::new();
+        }
+        let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
+        let names = names.join(", ");
+        format!("; ignored entries of spec.variables that the module does not declare: {names}")
+    }
+
+    fn not_converging_message(&self, differences: &str) -> String {
+        format!(
+            "{} consecutive corrections were reverted: {differences}; either the module never converges, \
+             for example because of timestamp(), or another client reverts the changes; no \
+             correction starts until the configuration changes; to retry: {}",
+            self.history.undone.count,
+            summary::retry_command(self.tf),
+        )
+    }
+}
