@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend};
 use alustan_api::{EngineName, Reason};
+use alustan_state::secrets::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -53,7 +54,7 @@ pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<Pa
         return Ok(None);
     }
     let file = work.join("backend-config.json");
-    write_private(&file, &crate::record::to_json(&config), 0o600)?;
+    write_private(&file, &to_json(&config), 0o600)?;
     Ok(Some(file))
 }
 
@@ -210,11 +211,7 @@ fn without_nulls(value: &Value) -> Value {
 pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let block = json!({ "terraform": { "backend": { (&backend.kind): backend.config } } });
-    write_private(
-        &directory.join(BLOCK_FILE),
-        &crate::record::to_json(&block),
-        0o600,
-    )
+    write_private(&directory.join(BLOCK_FILE), &to_json(&block), 0o600)
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use alustan_api::run::{Claim, RunInputs, RunPhase, RunProgress, RunRecord, RunSpec, key};
+use alustan_state::retry::Patience;
+use alustan_state::secrets::{Changes, Snapshot, StoreError};
 use k8s_openapi::jiff::Timestamp;
 use ring::hmac;
 use serde_json::{Value, json};
 
 use crate::record::{Identity, RecordError, RecordHandle, Update, parse};
-use crate::retry::Patience;
-use crate::secrets::{Changes, Snapshot, StoreError};
 
 /// Maximum duration of the retries of a claim. The API server may be unavailable, or the Role of the pod may not have taken effect yet.
 const PATIENCE: Duration = Duration::from_mins(5);

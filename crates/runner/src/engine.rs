@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use alustan_api::EngineName;
+use alustan_state::secrets::to_json;
 
 use crate::paths::{Paths, Vars};
 
@@ -60,7 +61,7 @@ pub fn read_prepared_engine(directory: &Path) -> Option<alustan_api::Engine> {
 pub fn write_prepared_engine(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
     let file = directory.join(ENGINE_FILE);
     fs::create_dir_all(file.parent().unwrap_or(directory))?;
-    fs::write(file, crate::record::to_json(engine))
+    fs::write(file, to_json(engine))
 }
 
 /// Parses the version from the output of `version -json`.

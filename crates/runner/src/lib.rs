@@ -39,5 +39,3 @@ pub mod state_server;
 pub mod unsaved_state;
 pub mod variables;
 pub mod workspace;
-
-pub use alustan_state::{fake, retry, secrets, store as state_store};

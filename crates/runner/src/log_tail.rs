@@ -7,12 +7,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 use alustan_api::run::key;
+use alustan_state::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::failure::without_escapes;
 use crate::record::RESERVE;
-use crate::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
 
 /// Maximum size of a tail, in bytes before compression.
 pub const MAX_BYTES: usize = 64 * 1024;

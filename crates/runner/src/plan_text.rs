@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use alustan_api::names::plan_key::{ID, TEXT};
+use alustan_state::retry::{Patience, pause_between_tries};
+use alustan_state::secrets::{Changes, Secrets, StoreError};
 
 use crate::failure::cut_to_bytes;
-use crate::retry::{Patience, pause_between_tries};
-use crate::secrets::{Changes, Secrets, StoreError};
 
 /// Maximum size of the text of a plan, in bytes. Kubernetes limits a Secret to 1 MiB.
 const MAX_BYTES: usize = 512 * 1024;
@@ -57,7 +57,7 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{FakeSecrets, Fault};
+    use alustan_state::fake::{FakeSecrets, Fault};
 
     fn text_of(secrets: &FakeSecrets) -> String {
         let data = secrets.get("web-plan").unwrap().data;

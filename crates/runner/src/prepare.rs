@@ -35,13 +35,13 @@ use std::time::{Duration, Instant};
 
 use alustan_api::Reason;
 use alustan_api::report::{Failure, PrepareReport};
+use alustan_state::secrets::to_json;
 
 use crate::backend::{self, Prepared};
 use crate::command::{Commands, Show, StopPolicy, Task};
 use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::paths::{Paths, Vars};
-use crate::record::to_json;
 use crate::redact::Redactor;
 use crate::report::write_failure;
 use crate::secret_values::of_environment;

@@ -9,9 +9,8 @@ use alustan_api::names;
 use alustan_api::run::{RunInputs, RunPhase, RunProgress, RunRecord, StateLock, key};
 use serde::de::DeserializeOwned;
 
-use crate::retry::{Patience, pause_between_tries};
-pub use crate::secrets::to_json;
-use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
+use alustan_state::retry::{Patience, pause_between_tries};
+use alustan_state::secrets::{Changes, Secrets, Snapshot, StoreError, to_json};
 
 /// Space in the Secret of the run report that is reserved for the report, in bytes. Logs and unsaved states must not use the space.
 pub(crate) const RESERVE: usize = 64 * 1024;

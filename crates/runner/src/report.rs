@@ -5,13 +5,13 @@ use std::path::Path;
 use alustan_api::Reason;
 use alustan_api::report::{Failure, RunReport, RunResult};
 use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key};
+use alustan_state::retry::Patience;
+use alustan_state::secrets::{Changes, MAX_SECRET_BYTES, Snapshot, to_json};
 use serde::Serialize;
 
 use crate::failure::{cut, transient};
 use crate::log_tail::{self, LogTail};
-use crate::record::{RecordError, RecordHandle, Update, parse, to_json};
-use crate::retry::Patience;
-use crate::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
+use crate::record::{RecordError, RecordHandle, Update, parse};
 
 /// Maximum size of a termination message, in bytes. The kubelet truncates longer messages.
 const MAX_MESSAGE_BYTES: usize = 4096;

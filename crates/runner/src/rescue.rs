@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use alustan_api::Reason;
 use alustan_api::report::{Failure, MAX_TEXT, UnsavedPlace};
 use alustan_api::run::key;
+use alustan_state::retry::Patience;
 
 use crate::command::StopPolicy;
 use crate::execute::outcome::{Ended, Findings};
 use crate::failure::{RunStep, cut, transient};
 use crate::record::RecordError;
-use crate::retry::Patience;
 use crate::session::Session;
 use crate::unsaved_state::{self, KeepError};
 use crate::workspace::write_private;

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use alustan_api::Reason;
 use alustan_api::report::{RunReport, RunResult};
+use alustan_state::retry::Patience;
+use alustan_state::secrets::Secrets;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::claim::{Claimed, claim};
@@ -17,9 +19,7 @@ use crate::paths::{Paths, Vars};
 use crate::record::{Identity, RecordError, RecordHandle};
 use crate::redact::Redactor;
 use crate::report::{self, ReportExtras};
-use crate::retry::Patience;
 use crate::secret_values::of_run;
-use crate::secrets::Secrets;
 use crate::session::{Parts, Session};
 use crate::variables::Values;
 use crate::workspace::copy_tree;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use alustan_api::Reason;
 use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
+use alustan_state::secrets::Secrets;
 
 use crate::backend;
 use crate::cache;
@@ -34,7 +35,6 @@ use crate::record::RecordHandle;
 use crate::redact::Redactor;
 use crate::script::{ScriptCommand, ScriptCommands};
 use crate::secret_values;
-use crate::secrets::Secrets;
 use crate::state_server::StateServer;
 use crate::variables;
 use crate::workspace::module_directory;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::StateLock;
+use alustan_state::secrets::to_json;
+use alustan_state::store::{MAX_STATE_BYTES, SlotSource, StateError, StateStore};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -20,7 +22,6 @@ use tokio::net::TcpListener;
 
 use crate::paths::Vars;
 use crate::record::{RecordError, RecordHandle};
-use crate::state_store::{MAX_STATE_BYTES, SlotSource, StateError, StateStore};
 use locks::Locks;
 
 /// User name with which the engine authenticates.
@@ -193,7 +194,7 @@ fn lock_response(action: &str, result: Result<Option<StateLock>, RecordError>) -
                 created: Some(lock.at),
                 ..LockInfo::default()
             };
-            (StatusCode::LOCKED, crate::record::to_json(&info)).into_response()
+            (StatusCode::LOCKED, to_json(&info)).into_response()
         }
         Err(error) => {
             crate::log!("the state was not {action}: {error}");
@@ -230,8 +231,8 @@ mod tests {
     use axum::http::Request;
 
     use super::*;
-    use crate::fake::FakeSecrets;
     use crate::record::Identity;
+    use alustan_state::fake::FakeSecrets;
 
     #[tokio::test]
     async fn a_request_larger_than_a_state_is_refused() {

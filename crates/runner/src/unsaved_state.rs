@@ -6,6 +6,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use alustan_api::run::key;
+use alustan_state::retry::Patience;
+use alustan_state::secrets::{self, Changes};
+use alustan_state::store;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -13,9 +16,6 @@ use flate2::write::GzEncoder;
 use crate::encryption::Cipher;
 use crate::log_tail;
 use crate::record::{RESERVE, RecordError, RecordHandle, Update};
-use crate::retry::Patience;
-use crate::secrets::{self, Changes};
-use crate::state_store;
 
 /// File to which the engine writes the state if it fails to save the state to the backend.
 pub const FILE: &str = "errored.tfstate";
@@ -49,20 +49,20 @@ pub enum DecryptError {
     /// The content is damaged, or encrypted with another key.
     #[error("the content is damaged or encrypted with another key")]
     Damaged,
-    /// The state exceeds [`state_store::MAX_STATE_BYTES`].
-    #[error("the state exceeds {} bytes", state_store::MAX_STATE_BYTES)]
+    /// The state exceeds [`store::MAX_STATE_BYTES`].
+    #[error("the state exceeds {} bytes", store::MAX_STATE_BYTES)]
     TooLarge,
 }
 
 /// Compresses a state and encrypts it for the run report.
 ///
 /// # Errors
-/// The state exceeds [`state_store::MAX_STATE_BYTES`], or the key cannot be used.
+/// The state exceeds [`store::MAX_STATE_BYTES`], or the key cannot be used.
 pub fn encrypt(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
-    if state.len() > state_store::MAX_STATE_BYTES {
+    if state.len() > store::MAX_STATE_BYTES {
         return Err(io::Error::other(format!(
             "the state exceeds {} bytes",
-            state_store::MAX_STATE_BYTES
+            store::MAX_STATE_BYTES
         )));
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -83,10 +83,10 @@ pub fn decrypt(encrypted: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
     let packed = cipher.decrypt(encrypted).ok_or(DecryptError::Damaged)?;
     let mut state = Vec::new();
     GzDecoder::new(packed.as_slice())
-        .take(state_store::MAX_STATE_BYTES as u64 + 1)
+        .take(store::MAX_STATE_BYTES as u64 + 1)
         .read_to_end(&mut state)
         .map_err(|_| DecryptError::Damaged)?;
-    if state.len() > state_store::MAX_STATE_BYTES {
+    if state.len() > store::MAX_STATE_BYTES {
         return Err(DecryptError::TooLarge);
     }
     Ok(state)
@@ -189,9 +189,10 @@ pub fn forget(cache: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{FakeSecrets, Fault};
-    use crate::record::{Identity, to_json};
+    use crate::record::Identity;
     use alustan_api::run::{Claim, RunPhase, RunProgress};
+    use alustan_state::fake::{FakeSecrets, Fault};
+    use alustan_state::secrets::to_json;
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
     use std::sync::Arc;
@@ -308,7 +309,7 @@ mod tests {
     fn decompression_of_unsaved_state_is_limited() {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         let zeros = vec![0; 1 << 20];
-        for _ in 0..=state_store::MAX_STATE_BYTES >> 20 {
+        for _ in 0..=store::MAX_STATE_BYTES >> 20 {
             packed.write_all(&zeros).unwrap();
         }
         let module_cipher = Cipher::new(b"key", "leftover").unwrap();
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn state_larger_than_the_limit_is_not_sealed() {
-        let error = encrypt(&vec![0; state_store::MAX_STATE_BYTES + 1], b"key").unwrap_err();
+        let error = encrypt(&vec![0; store::MAX_STATE_BYTES + 1], b"key").unwrap_err();
         assert_eq!(error.to_string(), "the state exceeds 268435456 bytes");
     }
 

@@ -5,14 +5,14 @@ use std::time::Instant;
 use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{RunPhase, RunProgress, StateLock};
+use alustan_state::retry::Patience;
+use alustan_state::secrets::Changes;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::{Ended, Findings};
 use super::ownership::StateOwnership;
 use crate::failure::transient;
 use crate::record::Update;
-use crate::retry::Patience;
-use crate::secrets::Changes;
 use crate::session::{READ_TIMEOUT, Session, stopped};
 
 impl Session {

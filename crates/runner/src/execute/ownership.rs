@@ -6,6 +6,7 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::Lineage;
 use alustan_backends::is_known;
+use alustan_state::store::Version;
 
 use super::outcome::{Ended, Findings};
 use crate::backend;
@@ -13,7 +14,6 @@ use crate::failure::{RunStep, module, place_in_json, user};
 use crate::lineage::{Owner, StateHead, owner};
 use crate::plan_file;
 use crate::session::{READ_TIMEOUT, Session};
-use crate::state_store::Version;
 use crate::unsaved_state;
 
 /// State of the module at the start of a run, and its owner.

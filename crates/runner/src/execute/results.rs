@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use alustan_api::run::Outputs;
 use alustan_api::{Reason, json_size};
+use alustan_state::secrets::to_json;
 
 use super::outcome::Ended;
 use crate::failure::{RunStep, module, place_in_json, user};
 use crate::outputs;
-use crate::record::to_json;
 use crate::session::{READ_TIMEOUT, Session};
 
 impl Session {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, Lineage, OwnBackend};
+use alustan_state::secrets::to_json;
 use serde_json::json;
 
 use super::outcome::Ended;
@@ -13,7 +14,6 @@ use crate::backend;
 use crate::command::StopPolicy;
 use crate::failure::{RunStep, module, transient, user};
 use crate::lineage::{StateHead, Transfer, transfer, with_serial};
-use crate::record::to_json;
 use crate::session::{READ_TIMEOUT, Session};
 use crate::workspace::write_private;
 

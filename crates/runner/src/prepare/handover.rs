@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use alustan_api::report::Failure;
 use alustan_api::{Reason, paths};
+use alustan_state::secrets::to_json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
@@ -20,7 +21,6 @@ use tokio::time::{sleep, timeout};
 use super::build_folders::unwritten;
 use crate::failure::module;
 use crate::paths::Paths;
-use crate::record::to_json;
 
 /// Delay between attempts to connect while the container `build` starts.
 const TICK: Duration = Duration::from_millis(20);

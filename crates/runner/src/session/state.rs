@@ -6,13 +6,13 @@ use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
 use alustan_api::{ABANDON, Reason};
+use alustan_state::secrets::Secrets;
+use alustan_state::store::{StateError, StateStore};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::failure::{transient, user};
 use crate::record::{Identity, RecordHandle};
-use crate::secrets::Secrets;
 use crate::state_server::{SlotsOfRecord, StateServer};
-use crate::state_store::{StateError, StateStore};
 
 /// Starts the HTTP server that serves a managed state to the engine. Returns `None` if the state is not managed.
 pub(super) async fn start_server(

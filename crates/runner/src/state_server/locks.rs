@@ -116,8 +116,9 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
-    use crate::fake::FakeSecrets;
-    use crate::record::{Identity, to_json};
+    use crate::record::Identity;
+    use alustan_state::fake::FakeSecrets;
+    use alustan_state::secrets::to_json;
 
     fn lock(id: &str) -> StateLock {
         StateLock {

@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use alustan_runner::fake::FakeSecrets;
-use alustan_runner::secrets::{Changes, Secrets, Snapshot, StoreError};
+use alustan_state::fake::FakeSecrets;
+use alustan_state::secrets::{Changes, Secrets, Snapshot, StoreError};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

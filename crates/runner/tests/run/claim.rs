@@ -1,6 +1,6 @@
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_runner::fake::Fault;
+use alustan_state::fake::Fault;
 
 use crate::world::{REPORT, World};
 

@@ -72,10 +72,7 @@ fn module_without_objects_has_no_state() {
     for kind in [RunKind::Apply, RunKind::Drift, RunKind::Apply] {
         world.run(kind).expect(RunResult::NoChanges);
     }
-    assert_eq!(
-        world.pointer(),
-        alustan_runner::state_store::Pointer::default()
-    );
+    assert_eq!(world.pointer(), alustan_state::store::Pointer::default());
     assert_eq!(world.record().lineage, alustan_api::run::Lineage::Unknown);
     world.run(RunKind::Destroy).expect(RunResult::Done);
 }

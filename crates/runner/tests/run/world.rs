@@ -15,8 +15,8 @@ use alustan_api::run::{
     RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts, StateLock, TimeLimits,
     Trigger, key,
 };
-use alustan_runner::fake::FakeSecrets;
-use alustan_runner::state_store::Pointer;
+use alustan_state::fake::FakeSecrets;
+use alustan_state::store::Pointer;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tempfile::TempDir;
