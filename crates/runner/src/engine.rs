@@ -1,5 +1,12 @@
 //! The engine in the image, and its CLI configuration, with which the engine uses the providers in the image instead of downloading them.
 
+pub mod cache;
+pub mod command;
+pub mod lock_file;
+pub mod processes;
+pub mod script;
+pub mod signals;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;

@@ -16,8 +16,8 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::RunKind;
 
-use crate::command::StopPolicy;
 use crate::engine::NO_COLOR;
+use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, user};
 use crate::session::Session;
 

@@ -38,15 +38,15 @@ use alustan_api::report::{Failure, PrepareReport};
 use alustan_state::secrets::to_json;
 
 use crate::backend::{self, Prepared};
-use crate::command::{Commands, Show, StopPolicy, Task};
-use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cli_config};
+use crate::certificates;
+use crate::engine::command::{Commands, Show, StopPolicy, Task};
+use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::paths::{Paths, Vars};
 use crate::redact::Redactor;
 use crate::report::write_failure;
 use crate::secret_values::of_environment;
 use crate::workspace::module_directory;
-use crate::{cache, certificates};
 
 use build_folders::{BuildFolders, unwritten};
 use handover::{Connection, HandoverListener};

@@ -10,7 +10,7 @@ use alustan_api::report::{Failure, MAX_TEXT, UnsavedPlace};
 use alustan_api::run::key;
 use alustan_state::retry::Patience;
 
-use crate::command::StopPolicy;
+use crate::engine::command::StopPolicy;
 use crate::execute::outcome::{Ended, Findings};
 use crate::failure::{RunStep, cut, transient};
 use crate::record::RecordError;

@@ -12,7 +12,7 @@ use alustan_state::secrets::Secrets;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::claim::{Claimed, claim};
-use crate::command::Commands;
+use crate::engine::command::Commands;
 use crate::execute::outcome::{Ended, Findings};
 use crate::failure::transient;
 use crate::paths::{Paths, Vars};

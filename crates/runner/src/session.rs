@@ -20,20 +20,18 @@ use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, Stat
 use alustan_state::secrets::Secrets;
 
 use crate::backend;
-use crate::cache;
 use crate::certificates;
 use crate::claim::Claimed;
-use crate::command::{Commands, Finished, Show, StopPolicy, Task};
-use crate::engine::{self, EngineProgram, NO_COLOR, environment};
+use crate::engine::command::{Commands, Finished, Show, StopPolicy, Task};
+use crate::engine::processes::Scope;
+use crate::engine::script::{ScriptCommand, ScriptCommands};
+use crate::engine::{self, EngineProgram, NO_COLOR, cache, environment, lock_file};
 use crate::failure::{RunStep, module, transient, user};
-use crate::lock_file;
 use crate::log;
 use crate::module_files;
 use crate::paths::{Paths, Vars};
-use crate::processes::Scope;
 use crate::record::RecordHandle;
 use crate::redact::Redactor;
-use crate::script::{ScriptCommand, ScriptCommands};
 use crate::secret_values;
 use crate::state_server::StateServer;
 use crate::variables;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::outcome::Ended;
 use crate::backend;
-use crate::command::StopPolicy;
+use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, module, transient, user};
 use crate::lineage::{StateHead, Transfer, transfer, with_serial};
 use crate::session::{READ_TIMEOUT, Session};

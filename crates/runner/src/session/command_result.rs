@@ -3,7 +3,7 @@
 use alustan_api::Reason;
 use alustan_api::report::{Failure, FailureClass};
 
-use crate::command::{Cause, Finished};
+use crate::engine::command::{Cause, Finished};
 use crate::failure::{RunStep, classify, failure, module, transient};
 
 /// Returns the exit code if it is in `good`. Otherwise, returns the failure of the command.

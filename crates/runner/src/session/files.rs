@@ -10,10 +10,10 @@ use alustan_api::run::RunInputs;
 
 use crate::backend;
 use crate::certificates;
+use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::transient;
 use crate::paths::{Paths, Vars};
-use crate::script::ScriptCommands;
 use crate::variables::{self, Declared};
 use crate::workspace::write_private;
 

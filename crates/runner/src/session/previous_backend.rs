@@ -14,8 +14,8 @@ use super::command_result::judge;
 use super::state::open_store;
 use super::{Session, Show};
 use crate::backend::{BLOCK_FILE, write_bare_module};
-use crate::command::{StopPolicy, Task};
 use crate::engine::NO_COLOR;
+use crate::engine::command::{StopPolicy, Task};
 use crate::failure::{RunStep, module, transient, user};
 use crate::paths::Vars;
 

@@ -11,11 +11,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
+use crate::engine::processes::{Processes, Scope};
+use crate::engine::signals::Stop;
 use crate::log_tail::LogTail;
 use crate::paths::Vars;
-use crate::processes::{Processes, Scope};
 use crate::redact::Redactor;
-use crate::signals::Stop;
 
 /// Maximum size of the tail of standard output, and of standard error, that [`Finished`] contains, in bytes.
 const TAIL: usize = 64 * 1024;

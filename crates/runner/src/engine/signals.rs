@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::processes::Processes;
+use crate::engine::processes::Processes;
 
 /// Stop request of a run, with the time of the request. Cheap to clone.
 #[derive(Clone)]
