@@ -1,7 +1,7 @@
 //! Plans in the JSON format of the engine: each accepted plan has a digest.
 #![no_main]
 
-use alustan_runner::changes::summary;
+use alustan_runner::plan::changes::summary;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(summary) = summary(bytes, b"key") {

@@ -4,7 +4,6 @@
 pub mod backend;
 pub mod bootstrap;
 pub mod certificates;
-pub mod changes;
 pub mod claim;
 pub mod encryption;
 pub mod engine;
@@ -18,9 +17,7 @@ pub mod log_tail;
 pub mod module_files;
 pub mod outputs;
 pub mod paths;
-pub mod plan_file;
-pub mod plan_id;
-pub mod plan_text;
+pub mod plan;
 pub mod prepare;
 pub mod record;
 pub mod redact;

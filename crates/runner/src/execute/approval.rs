@@ -12,12 +12,11 @@ use ring::digest;
 use super::goal::Goal;
 use super::outcome::{Ended, Findings};
 use super::ownership::StateOwnership;
-use crate::changes::PlanSummary;
 use crate::engine::NO_COLOR;
 use crate::failure::user;
-use crate::plan_file;
-use crate::plan_id::{PlanIdInputs, plan_id};
-use crate::plan_text;
+use crate::plan;
+use crate::plan::changes::PlanSummary;
+use crate::plan::id::{PlanIdInputs, plan_id};
 use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
@@ -130,7 +129,7 @@ impl Session {
         state: &StateOwnership,
     ) -> Option<Option<PlanSummary>> {
         let file = self.paths.plan_file();
-        let why = match plan_file::open(&self.paths.cache, approved.run, &self.key) {
+        let why = match plan::file::open(&self.paths.cache, approved.run, &self.key) {
             None => "the plan is not on the cache volume".to_owned(),
             Some(plan) => match write_private(&file, &plan, 0o600) {
                 Err(error) => format!("the plan cannot be written: {error}"),
@@ -273,7 +272,7 @@ impl Session {
             .commands
             .redactor
             .text(&String::from_utf8_lossy(&shown));
-        if let Err(error) = plan_text::publish(&*self.secrets, secret, id, &text).await {
+        if let Err(error) = plan::text::publish(&*self.secrets, secret, id, &text).await {
             crate::log!("failed to publish the plan in Secret {secret}: {error}");
         }
     }

@@ -12,7 +12,7 @@ use super::outcome::{Ended, Findings};
 use crate::backend;
 use crate::failure::{RunStep, module, place_in_json, user};
 use crate::lineage::{Owner, StateHead, owner};
-use crate::plan_file;
+use crate::plan;
 use crate::session::{READ_TIMEOUT, Session};
 use crate::unsaved_state;
 
@@ -68,7 +68,7 @@ impl Session {
         {
             return Ok(());
         }
-        let planned = plan_file::lineage(&self.paths.plan_file()).map(Lineage::Of);
+        let planned = plan::file::lineage(&self.paths.plan_file()).map(Lineage::Of);
         if planned.is_none_or(|planned| planned != self.claimed.lineage)
             && let Some(head) = self.pull_if_possible().await?
         {

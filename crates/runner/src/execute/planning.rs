@@ -10,11 +10,11 @@ use alustan_api::report::{ChangeSet, Failure};
 use super::goal::Goal;
 use super::outcome::Ended;
 use super::ownership::StateOwnership;
-use crate::changes::{PlanSummary, summary};
 use crate::engine::NO_COLOR;
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, module, place_in_json, tidy, user};
-use crate::plan_file;
+use crate::plan;
+use crate::plan::changes::{PlanSummary, summary};
 use crate::session::{READ_TIMEOUT, Session};
 
 /// Result of planning, if the plan has changes.
@@ -150,7 +150,8 @@ impl Session {
         let (cache, file) = (self.paths.cache.clone(), self.paths.plan_file());
         let (number, key) = (self.record.identity().number, self.key.clone());
         let kept =
-            tokio::task::spawn_blocking(move || plan_file::keep(&cache, number, &file, &key)).await;
+            tokio::task::spawn_blocking(move || plan::file::keep(&cache, number, &file, &key))
+                .await;
         if let Err(error) = kept
             .map_err(std::io::Error::other)
             .and_then(|result| result)
