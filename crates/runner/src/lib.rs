@@ -1,8 +1,6 @@
 //! Library of `alustan-runner`. In a run pod, it claims a run, executes the engine, serves the managed state and writes the run report. In
 //! a build pod, it prepares the context and, with builder kind Append, pushes the image.
 
-pub mod backend;
-pub mod bootstrap;
 pub mod certificates;
 pub mod claim;
 pub mod encryption;
@@ -10,12 +8,9 @@ pub mod engine;
 mod execute;
 pub mod failure;
 pub mod layer;
-pub mod lineage;
-pub mod lock_info;
 pub mod log;
 pub mod log_tail;
 pub mod module_files;
-pub mod outputs;
 pub mod paths;
 pub mod plan;
 pub mod prepare;
@@ -26,7 +21,6 @@ mod rescue;
 pub mod run;
 pub mod secret_values;
 pub mod session;
-pub mod state_server;
-pub mod unsaved_state;
+pub mod state;
 pub mod variables;
 pub mod workspace;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::PROTOCOL;
-use alustan_runner::bootstrap::bootstrap;
 use alustan_runner::engine::command::Commands;
 use alustan_runner::engine::processes::Processes;
 use alustan_runner::engine::signals::{listen, reap_orphans};
@@ -17,6 +16,7 @@ use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
 use alustan_runner::run::{RunEnvironment, run};
 use alustan_runner::secret_values::of_environment;
+use alustan_runner::state::bootstrap::bootstrap;
 use alustan_state::secrets::KubeSecrets;
 use clap::{Parser, Subcommand};
 use kube::config::KubeConfigOptions;

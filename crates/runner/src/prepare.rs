@@ -37,7 +37,6 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, PrepareReport};
 use alustan_state::secrets::to_json;
 
-use crate::backend::{self, Prepared};
 use crate::certificates;
 use crate::engine::command::{Commands, Show, StopPolicy, Task};
 use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, cli_config};
@@ -46,6 +45,7 @@ use crate::paths::{Paths, Vars};
 use crate::redact::Redactor;
 use crate::report::write_failure;
 use crate::secret_values::of_environment;
+use crate::state::backend::{self, Prepared};
 use crate::workspace::module_directory;
 
 use build_folders::{BuildFolders, unwritten};

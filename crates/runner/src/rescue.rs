@@ -15,7 +15,7 @@ use crate::execute::outcome::{Ended, Findings};
 use crate::failure::{RunStep, cut, transient};
 use crate::record::RecordError;
 use crate::session::Session;
-use crate::unsaved_state::{self, KeepError};
+use crate::state::unsaved::{self, KeepError};
 use crate::workspace::write_private;
 
 /// Time limit of `state push`.
@@ -40,7 +40,7 @@ impl Session {
         result: Result<(), Failure>,
         findings: &mut Findings,
     ) -> Result<(), Failure> {
-        let file = self.directory.join(unsaved_state::FILE);
+        let file = self.directory.join(unsaved::FILE);
         if !file.is_file() {
             return result;
         }
@@ -88,13 +88,13 @@ impl Session {
             return Err("the cache volume is deleted with the pod".to_owned());
         }
         fs::read(file)
-            .and_then(|state| unsaved_state::keep(&self.paths.cache, state, &self.key))
+            .and_then(|state| unsaved::keep(&self.paths.cache, state, &self.key))
             .map_err(|error| format!("cache volume: {error}"))
     }
 
     async fn keep_in_report(&self, file: &Path, patience: Patience) -> Result<(), KeepError> {
-        let encrypted = unsaved_state::encrypt(&fs::read(file)?, &self.key)?;
-        unsaved_state::put(&self.record, &encrypted, patience).await
+        let encrypted = unsaved::encrypt(&fs::read(file)?, &self.key)?;
+        unsaved::put(&self.record, &encrypted, patience).await
     }
 
     fn describe_outcome(
@@ -151,7 +151,7 @@ impl Session {
         match location {
             UnsavedLocation::Report => {
                 let encrypted = self.unsaved_state.as_ref()?;
-                let decrypted = unsaved_state::decrypt(encrypted, &self.key);
+                let decrypted = unsaved::decrypt(encrypted, &self.key);
                 if let Err(why) = &decrypted {
                     let secret = self.record.identity().report();
                     crate::log!(
@@ -161,13 +161,13 @@ impl Session {
                 }
                 decrypted.ok()
             }
-            UnsavedLocation::Cache => unsaved_state::take(&self.paths.cache, &self.key),
+            UnsavedLocation::Cache => unsaved::take(&self.paths.cache, &self.key),
         }
     }
 
     /// Pushes `state` to the backend. Returns false if the state in the backend is newer.
     async fn push_found(&self, state: &[u8]) -> Result<bool, Failure> {
-        let file = self.paths.work.join(unsaved_state::FILE);
+        let file = self.paths.work.join(unsaved::FILE);
         let unwritten = |error| {
             transient(
                 Reason::WorkspaceFailed,
@@ -206,14 +206,11 @@ impl Session {
              cache volume"
         );
         let number = self.record.identity().number;
-        match (
-            unsaved_state::keep_old(cache, number, state, &self.key),
-            location,
-        ) {
+        match (unsaved::keep_old(cache, number, state, &self.key), location) {
             (Ok(()), UnsavedLocation::Report) => {
-                unsaved_state::remove(&self.record, self.within(FORGET)).await?;
+                unsaved::remove(&self.record, self.within(FORGET)).await?;
             }
-            (Ok(()), UnsavedLocation::Cache) => unsaved_state::forget(cache),
+            (Ok(()), UnsavedLocation::Cache) => unsaved::forget(cache),
             (Err(error), _) => crate::log!("failed to move the unsaved state: {error}"),
         }
         Ok(())
@@ -221,8 +218,8 @@ impl Session {
 
     /// Removes the unsaved state, after its push, from the run report and the cache volume.
     async fn forget_unsaved_state(&self) -> Result<(), RecordError> {
-        unsaved_state::remove(&self.record, self.within(FORGET)).await?;
-        unsaved_state::forget(&self.paths.cache);
+        unsaved::remove(&self.record, self.within(FORGET)).await?;
+        unsaved::forget(&self.paths.cache);
         Ok(())
     }
 

@@ -19,7 +19,6 @@ use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
 use alustan_state::secrets::Secrets;
 
-use crate::backend;
 use crate::certificates;
 use crate::claim::Claimed;
 use crate::engine::command::{Commands, Finished, Show, StopPolicy, Task};
@@ -33,7 +32,8 @@ use crate::paths::{Paths, Vars};
 use crate::record::RecordHandle;
 use crate::redact::Redactor;
 use crate::secret_values;
-use crate::state_server::StateServer;
+use crate::state::backend;
+use crate::state::server::StateServer;
 use crate::variables;
 use crate::workspace::module_directory;
 

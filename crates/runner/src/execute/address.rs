@@ -1,7 +1,7 @@
 //! Address of the state that a run works on.
 
-use crate::backend;
 use crate::session::Session;
+use crate::state::backend;
 
 impl Session {
     /// Returns the address of the state, if it is known.

@@ -9,12 +9,11 @@ use alustan_backends::is_known;
 use alustan_state::store::Version;
 
 use super::outcome::{Ended, Findings};
-use crate::backend;
 use crate::failure::{RunStep, module, place_in_json, user};
-use crate::lineage::{Owner, StateHead, owner};
 use crate::plan;
 use crate::session::{READ_TIMEOUT, Session};
-use crate::unsaved_state;
+use crate::state::lineage::{Owner, StateHead, owner};
+use crate::state::{backend, unsaved};
 
 /// State of the module at the start of a run, and its owner.
 pub(super) struct StateOwnership {
@@ -197,7 +196,7 @@ impl Session {
         } else {
             self.claimed.lineage.clone()
         };
-        let unsaved = self.directory.join(unsaved_state::FILE).is_file();
+        let unsaved = self.directory.join(unsaved::FILE).is_file();
         if noted != Lineage::New || unsaved || self.was_refused() {
             return;
         }

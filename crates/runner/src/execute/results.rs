@@ -9,8 +9,8 @@ use alustan_state::secrets::to_json;
 
 use super::outcome::Ended;
 use crate::failure::{RunStep, module, place_in_json, user};
-use crate::outputs;
 use crate::session::{READ_TIMEOUT, Session};
+use crate::state::outputs;
 
 impl Session {
     /// Returns the outputs of the module. Fails if they exceed [`outputs::MAX_BYTES`].

@@ -10,11 +10,11 @@ use alustan_state::secrets::to_json;
 use serde_json::json;
 
 use super::outcome::Ended;
-use crate::backend;
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, module, transient, user};
-use crate::lineage::{StateHead, Transfer, transfer, with_serial};
 use crate::session::{READ_TIMEOUT, Session};
+use crate::state::backend;
+use crate::state::lineage::{StateHead, Transfer, transfer, with_serial};
 use crate::workspace::write_private;
 
 use super::ownership::read;

@@ -1,5 +1,6 @@
-use super::*;
 use rstest::rstest;
+
+use super::*;
 
 const SYNTAX: &str = "\u{1b}[31m╷\u{1b}[0m\u{1b}[0m
 \u{1b}[31m│\u{1b}[0m \u{1b}[0m\u{1b}[1m\u{1b}[31mError: \u{1b}[0m\u{1b}[0m\u{1b}[1mTerraform encountered problems during initialisation, including problems\u{1b}[0m
@@ -306,7 +307,9 @@ fn long_message_keeps_its_beginning_and_end() {
 #[case("hunter2")]
 #[case("{\"hunter2\"")]
 fn json_error_position_contains_no_content(#[case] json: &str) {
-    let error = crate::outputs::from_json(json.as_bytes()).err().unwrap();
+    let error = crate::state::outputs::from_json(json.as_bytes())
+        .err()
+        .unwrap();
     let place = place_in_json(&error);
     assert!(
         place.contains(" at line 1, column ") && !place.contains("hunter2"),

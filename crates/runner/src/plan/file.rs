@@ -7,7 +7,7 @@ use std::path::Path;
 use zip::ZipArchive;
 
 use crate::encryption::Cipher;
-use crate::lineage::StateHead;
+use crate::state::lineage::StateHead;
 
 /// Number of newest plans that are kept on the cache volume.
 const KEPT: usize = 2;

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use ring::hmac;
 use serde_json::{Value, json};
 
-use crate::lineage::StateHead;
+use crate::state::lineage::StateHead;
 
 /// Length of an id, in characters.
 const LENGTH: usize = 16;

@@ -8,12 +8,12 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
 
-use crate::backend;
 use crate::certificates;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::transient;
 use crate::paths::{Paths, Vars};
+use crate::state::backend;
 use crate::variables::{self, Declared};
 use crate::workspace::write_private;
 

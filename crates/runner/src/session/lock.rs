@@ -12,10 +12,10 @@ use alustan_api::run::StateLock;
 
 use super::command_result::judge;
 use super::{Session, StateServer};
-use crate::backend;
 use crate::engine::command::{Finished, Show, StopPolicy};
 use crate::failure::{RunStep, is_refused, tidy};
-use crate::lock_info::{self, host, host_of_pod, read};
+use crate::state::backend;
+use crate::state::lock_info::{self, host, host_of_pod, read};
 use crate::variables;
 
 /// Time limit for the release of a lock.

@@ -13,11 +13,11 @@ use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
 use super::command_result::judge;
 use super::state::open_store;
 use super::{Session, Show};
-use crate::backend::{BLOCK_FILE, write_bare_module};
 use crate::engine::NO_COLOR;
 use crate::engine::command::{StopPolicy, Task};
 use crate::failure::{RunStep, module, transient, user};
 use crate::paths::Vars;
+use crate::state::backend::{BLOCK_FILE, write_bare_module};
 
 /// Environment variables of the engine that apply only to the module of the run. They are not set for commands in the previous backend.
 const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];

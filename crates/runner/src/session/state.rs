@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::failure::{transient, user};
 use crate::record::{Identity, RecordHandle};
-use crate::state_server::{SlotsOfRecord, StateServer};
+use crate::state::server::{SlotsOfRecord, StateServer};
 
 /// Starts the HTTP server that serves a managed state to the engine. Returns `None` if the state is not managed.
 pub(super) async fn start_server(

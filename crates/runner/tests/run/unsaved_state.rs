@@ -212,7 +212,7 @@ fn older_unsaved_state_without_volume_stays_in_report() {
     );
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "new");
     let sealed = unsaved.world.unsaved_state().unwrap();
-    let kept = alustan_runner::unsaved_state::decrypt(&sealed, KEY).unwrap();
+    let kept = alustan_runner::state::unsaved::decrypt(&sealed, KEY).unwrap();
     assert_eq!(kept, state(7, "same", "old").into_bytes());
 }
 

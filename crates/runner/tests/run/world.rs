@@ -300,7 +300,7 @@ impl World {
 
     /// Stores `state` as the unsaved state in the run report, as a run does.
     pub(crate) fn keep_unsaved(&self, state: &str) {
-        let sealed = alustan_runner::unsaved_state::encrypt(state.as_bytes(), KEY).unwrap();
+        let sealed = alustan_runner::state::unsaved::encrypt(state.as_bytes(), KEY).unwrap();
         let progress = to_json(&progress(&self.record()));
         self.secrets
             .put(REPORT, [(key::PROGRESS, progress), (key::LEFTOVER, sealed)]);
