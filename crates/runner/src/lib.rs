@@ -3,7 +3,6 @@
 
 pub mod certificates;
 pub mod claim;
-pub mod encryption;
 pub mod engine;
 mod execute;
 pub mod failure;
@@ -15,11 +14,10 @@ pub mod paths;
 pub mod plan;
 pub mod prepare;
 pub mod record;
-pub mod redact;
 pub mod report;
 mod rescue;
 pub mod run;
-pub mod secret_values;
+pub mod secrets;
 pub mod session;
 pub mod state;
 pub mod variables;

@@ -42,9 +42,9 @@ use crate::engine::command::{Commands, Show, StopPolicy, Task};
 use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::paths::{Paths, Vars};
-use crate::redact::Redactor;
 use crate::report::write_failure;
-use crate::secret_values::of_environment;
+use crate::secrets::redact::Redactor;
+use crate::secrets::values::of_environment;
 use crate::state::backend::{self, Prepared};
 use crate::workspace::module_directory;
 

@@ -30,8 +30,8 @@ use crate::log;
 use crate::module_files;
 use crate::paths::{Paths, Vars};
 use crate::record::RecordHandle;
-use crate::redact::Redactor;
-use crate::secret_values;
+use crate::secrets;
+use crate::secrets::redact::Redactor;
 use crate::state::backend;
 use crate::state::server::StateServer;
 use crate::variables;
@@ -160,9 +160,9 @@ impl Session {
             .as_ref()
             .map(StateServer::environment)
             .unwrap_or_default();
-        let mut masked = secret_values::of_run(&inputs, &vars, &server_vars, &values, &declared);
+        let mut masked = secrets::values::of_run(&inputs, &vars, &server_vars, &values, &declared);
         let own_backend = claimed.record.own_backend.iter();
-        masked.extend(own_backend.flat_map(secret_values::of_own_backend));
+        masked.extend(own_backend.flat_map(secrets::values::of_own_backend));
         commands.redactor = Redactor::new(masked);
         let (scripts, backend_config) =
             write_files(&paths, &directory, &inputs, &values, &declared)?;

@@ -15,7 +15,7 @@ use crate::engine::processes::{Processes, Scope};
 use crate::engine::signals::Stop;
 use crate::log_tail::LogTail;
 use crate::paths::Vars;
-use crate::redact::Redactor;
+use crate::secrets::redact::Redactor;
 
 /// Maximum size of the tail of standard output, and of standard error, that [`Finished`] contains, in bytes.
 const TAIL: usize = 64 * 1024;

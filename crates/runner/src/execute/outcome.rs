@@ -6,7 +6,7 @@ use alustan_api::{Engine, Reason};
 
 use crate::failure::transient;
 use crate::record::RecordError;
-use crate::redact::Redactor;
+use crate::secrets::redact::Redactor;
 
 /// Why a run ended without a result.
 pub(crate) enum Ended {

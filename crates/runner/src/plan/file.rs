@@ -6,7 +6,7 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
-use crate::encryption::Cipher;
+use crate::secrets::encryption::Cipher;
 use crate::state::lineage::StateHead;
 
 /// Number of newest plans that are kept on the cache volume.

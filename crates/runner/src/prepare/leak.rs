@@ -11,7 +11,7 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 
 use crate::failure::{transient, user};
-use crate::redact::Redactor;
+use crate::secrets::redact::Redactor;
 
 /// Maximum size of a file that is searched for credentials, in bytes. Larger files are skipped.
 const MAX_BYTES: u64 = 1 << 20;

@@ -116,7 +116,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::redact::Redactor;
+    use crate::secrets::redact::Redactor;
 
     /// Returns `text` with masked secret values, for a container with the docker configuration `config`.
     fn printed(config: &str, text: &str) -> String {

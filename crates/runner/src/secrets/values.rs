@@ -175,7 +175,7 @@ fn without_escapes(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redact::Redactor;
+    use crate::secrets::redact::Redactor;
     use rstest::rstest;
 
     /// Returns `text` with masked secret values if the environment variable `name` has `value`.

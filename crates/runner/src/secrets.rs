@@ -1,0 +1,5 @@
+//! Secret values: encryption, and redaction of output.
+
+pub mod encryption;
+pub mod redact;
+pub mod values;
