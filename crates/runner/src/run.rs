@@ -15,13 +15,13 @@ use crate::claim::{Claimed, claim};
 use crate::engine::command::Commands;
 use crate::execute::outcome::{Ended, Findings};
 use crate::failure::transient;
+use crate::module::variables::Values;
 use crate::paths::{Paths, Vars};
 use crate::record::{Identity, RecordError, RecordHandle};
 use crate::report::{self, ReportExtras};
 use crate::secrets::redact::Redactor;
 use crate::secrets::values::of_run;
 use crate::session::{Parts, Session};
-use crate::variables::Values;
 use crate::workspace::copy_tree;
 
 /// Inputs of [`run`].

@@ -27,14 +27,14 @@ use crate::engine::script::{ScriptCommand, ScriptCommands};
 use crate::engine::{self, EngineProgram, NO_COLOR, cache, environment, lock_file};
 use crate::failure::{RunStep, module, transient, user};
 use crate::log;
-use crate::module_files;
+use crate::module;
+use crate::module::variables;
 use crate::paths::{Paths, Vars};
 use crate::record::RecordHandle;
 use crate::secrets;
 use crate::secrets::redact::Redactor;
 use crate::state::backend;
 use crate::state::server::StateServer;
-use crate::variables;
 use crate::workspace::module_directory;
 
 use command_result::judge;
@@ -259,11 +259,11 @@ impl Session {
     /// because the wrapper generates configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
         let ours = [backend::BLOCK_FILE];
-        if module_files::has_configuration(&self.directory, self.engine.kind, &ours)? {
+        if module::files::has_configuration(&self.directory, self.engine.kind, &ours)? {
             return Ok(true);
         }
         let by_script = self.scripts.apply.is_some();
-        Ok(by_script && module_files::has_wrapper_configuration(&self.directory)?)
+        Ok(by_script && module::files::has_wrapper_configuration(&self.directory)?)
     }
 
     /// Whether the module may lack configuration files, because scripts read the configuration from another location. True with

@@ -15,8 +15,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use crate::module::variables::{self, Declared};
 use crate::paths::Vars;
-use crate::variables::{self, Declared};
 
 /// Values of environment variables that are not masked, even if the variable comes from a Secret.
 const PLAIN: &[&str] = &["true", "false", "null", "none"];

@@ -12,9 +12,9 @@ use crate::certificates;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::transient;
+use crate::module::variables::{self, Declared};
 use crate::paths::{Paths, Vars};
 use crate::state::backend;
-use crate::variables::{self, Declared};
 use crate::workspace::write_private;
 
 pub(super) fn write_files(

@@ -14,9 +14,9 @@ use super::command_result::judge;
 use super::{Session, StateServer};
 use crate::engine::command::{Finished, Show, StopPolicy};
 use crate::failure::{RunStep, is_refused, tidy};
+use crate::module::variables;
 use crate::state::backend;
 use crate::state::lock_info::{self, host, host_of_pod, read};
-use crate::variables;
 
 /// Time limit for the release of a lock.
 const RELEASE: Duration = Duration::from_mins(2);

@@ -11,7 +11,7 @@ use alustan_state::secrets::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::module_files::{Content, json_blocks, read_module_files};
+use crate::module::files::{Content, json_blocks, read_module_files};
 use crate::paths::Vars;
 use crate::workspace::write_private;
 

@@ -9,7 +9,7 @@ use hcl_edit::expr::Expression;
 use hcl_edit::structure::Block;
 use serde_json::Value;
 
-use crate::module_files::{Content, json_blocks, read_module_files};
+use crate::module::files::{Content, json_blocks, read_module_files};
 use crate::paths::Vars;
 
 /// Values by variable name.

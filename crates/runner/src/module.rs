@@ -1,0 +1,4 @@
+//! The module: its configuration files and its variables.
+
+pub mod files;
+pub mod variables;
