@@ -1,18 +1,17 @@
 //! Library of `alustan-runner`. In a run pod, it claims a run, executes the engine, serves the managed state and writes the run report. In
 //! a build pod, it prepares the context and, with builder kind Append, pushes the image.
 
+pub mod build;
 pub mod certificates;
 pub mod claim;
 pub mod engine;
 mod execute;
 pub mod failure;
-pub mod layer;
 pub mod log;
 pub mod log_tail;
 pub mod module;
 pub mod paths;
 pub mod plan;
-pub mod prepare;
 pub mod record;
 pub mod report;
 mod rescue;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::PROTOCOL;
+use alustan_runner::build::{build, prepare, pull};
 use alustan_runner::engine::command::Commands;
 use alustan_runner::engine::processes::Processes;
 use alustan_runner::engine::signals::{listen, reap_orphans};
 use alustan_runner::log;
 use alustan_runner::paths::{Paths, Vars, process_vars};
-use alustan_runner::prepare::{build, prepare, pull};
 use alustan_runner::record::Identity;
 use alustan_runner::run::{RunEnvironment, run};
 use alustan_runner::secrets::redact::Redactor;

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
+use alustan_runner::build::{ContextRequest, unpack_context};
 use alustan_runner::paths::{Paths, Vars};
-use alustan_runner::prepare::{ContextRequest, unpack_context};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 

@@ -10,9 +10,9 @@ use alustan_api::{Architecture, Reason};
 use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 
 use super::build_folders::{BuildFolders, unwritten};
+use super::layer::{self, LayerContent, LayerError};
 use super::registry_access::{access, of_registry, registry};
 use crate::failure::{module, transient, user};
-use crate::layer::{self, LayerContent, LayerError};
 use crate::paths::{Paths, Vars};
 
 /// Topmost folder for which each layer contains an entry (see [`LayerContent::made_from`]).

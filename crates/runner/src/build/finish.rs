@@ -11,9 +11,9 @@ use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::build_folders::BuildFolders;
+use super::layer::TIME;
 use super::request::ContextRequest;
 use crate::certificates;
-use crate::layer::TIME;
 use crate::paths::Vars;
 
 /// Writes the runner, the CA certificates and the Dockerfile for the builder. The container of `init` does not mount the folders of these

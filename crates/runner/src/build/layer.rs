@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 
 /// Modification time of every entry: 2000-01-01, in seconds since 1970.
-pub const TIME: i64 = 946_684_800;
+pub(super) const TIME: i64 = 946_684_800;
 /// Name prefix of whiteouts: entries that delete files of lower layers instead of adding a file
 /// (<https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>).
 const WHITEOUT: &[u8] = b".wh.";
@@ -31,32 +31,32 @@ const FLAGS: OFlags = OFlags::RDONLY
 
 /// Source folder of a layer, and its path in the image.
 #[derive(Clone, Copy, Debug)]
-pub struct LayerContent<'a> {
+pub(super) struct LayerContent<'a> {
     /// Folder with the files of the layer.
-    pub folder: &'a Path,
+    pub(super) folder: &'a Path,
     /// Absolute path of the content in the image.
-    pub target: &'a Path,
+    pub(super) target: &'a Path,
     /// `target` or a parent folder of `target`: the topmost folder for which the layer contains an entry. The base image contains the
     /// parent folders of `made_from`.
-    pub made_from: &'a Path,
+    pub(super) made_from: &'a Path,
     /// Uid and gid of `target` and of every entry below `target`.
-    pub owner: u64,
+    pub(super) owner: u64,
 }
 
 /// Digests and size of a layer that was written to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub(super) struct Written {
     /// Digest of the compressed tar archive.
-    pub digest: Digest,
+    pub(super) digest: Digest,
     /// Digest of the uncompressed tar archive.
-    pub diff_id: Digest,
+    pub(super) diff_id: Digest,
     /// Size of the compressed tar archive, in bytes.
-    pub size: u64,
+    pub(super) size: u64,
 }
 
 /// Error of writing a layer.
 #[derive(Debug, thiserror::Error)]
-pub enum LayerError {
+pub(super) enum LayerError {
     /// A file of the folder cannot be read.
     #[error("{0}: {1}")]
     Read(PathBuf, #[source] io::Error),
@@ -83,7 +83,7 @@ pub enum LayerError {
 /// # Errors
 /// Returns [`LayerError::Read`], [`LayerError::Whiteout`] or [`LayerError::Special`] with the path of the file relative to the folder.
 /// Returns [`LayerError::Write`] if the archive cannot be written, for example because the disk is full.
-pub fn write(content: LayerContent<'_>, to: &Path) -> Result<Written, LayerError> {
+pub(super) fn write(content: LayerContent<'_>, to: &Path) -> Result<Written, LayerError> {
     let compressed = Hashing::new(BufWriter::new(File::create(to)?));
     let archive = Hashing::new(GzEncoder::new(compressed, Compression::fast()));
     let mut builder = Builder::new(archive);

@@ -17,6 +17,7 @@ mod empty_state;
 mod finish;
 mod git;
 mod handover;
+mod layer;
 mod leak;
 mod providers;
 mod registry_access;
