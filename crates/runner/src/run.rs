@@ -1,5 +1,9 @@
 //! Executes one run from claim to report.
 
+mod execute;
+mod rescue;
+mod session;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,15 +17,15 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::claim::{Claimed, claim};
 use crate::engine::command::Commands;
-use crate::execute::outcome::{Ended, Findings};
 use crate::failure::transient;
 use crate::module::variables::Values;
 use crate::paths::{Paths, Vars};
 use crate::record::{Identity, RecordError, RecordHandle};
 use crate::report::{self, ReportExtras};
+use crate::run::execute::outcome::{Ended, Findings};
+use crate::run::session::{Parts, Session};
 use crate::secrets::redact::Redactor;
 use crate::secrets::values::of_run;
-use crate::session::{Parts, Session};
 use crate::workspace::copy_tree;
 
 /// Inputs of [`run`].

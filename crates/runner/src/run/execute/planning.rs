@@ -15,7 +15,7 @@ use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, module, place_in_json, tidy, user};
 use crate::plan;
 use crate::plan::changes::{PlanSummary, summary};
-use crate::session::{READ_TIMEOUT, Session};
+use crate::run::session::{READ_TIMEOUT, Session};
 
 /// Result of planning, if the plan has changes.
 pub(super) struct PlanningResult {

@@ -19,7 +19,7 @@ use alustan_api::run::RunKind;
 use crate::engine::NO_COLOR;
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, user};
-use crate::session::Session;
+use crate::run::session::Session;
 
 use goal::Goal;
 use outcome::{Ended, Findings};

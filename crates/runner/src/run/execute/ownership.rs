@@ -11,7 +11,7 @@ use alustan_state::store::Version;
 use super::outcome::{Ended, Findings};
 use crate::failure::{RunStep, module, place_in_json, user};
 use crate::plan;
-use crate::session::{READ_TIMEOUT, Session};
+use crate::run::session::{READ_TIMEOUT, Session};
 use crate::state::lineage::{Owner, StateHead, owner};
 use crate::state::{backend, unsaved};
 

@@ -17,7 +17,7 @@ use crate::failure::user;
 use crate::plan;
 use crate::plan::changes::PlanSummary;
 use crate::plan::id::{PlanIdInputs, plan_id};
-use crate::session::{Session, stopped};
+use crate::run::session::{Session, stopped};
 use crate::workspace::write_private;
 
 /// Reason for which a plan needs approval: the resource adopts the state of the plan.

@@ -11,10 +11,10 @@ use alustan_api::run::key;
 use alustan_state::retry::Patience;
 
 use crate::engine::command::StopPolicy;
-use crate::execute::outcome::{Ended, Findings};
 use crate::failure::{RunStep, cut, transient};
 use crate::record::RecordError;
-use crate::session::Session;
+use crate::run::execute::outcome::{Ended, Findings};
+use crate::run::session::Session;
 use crate::state::unsaved::{self, KeepError};
 use crate::workspace::write_private;
 

@@ -52,47 +52,47 @@ const AWS_CREDENTIALS: [(&str, &str); 3] = [
 ];
 
 /// Inputs of [`Session::open`].
-pub struct Parts {
+pub(crate) struct Parts {
     /// Paths of the pod.
-    pub paths: Paths,
+    pub(crate) paths: Paths,
     /// Environment variables of the container.
-    pub vars: Vars,
+    pub(crate) vars: Vars,
     /// Access to the Secrets of the run.
-    pub secrets: Arc<dyn Secrets>,
+    pub(crate) secrets: Arc<dyn Secrets>,
     /// Run record and run report of the run.
-    pub record: RecordHandle,
+    pub(crate) record: RecordHandle,
     /// Executes the commands of the run.
-    pub commands: Commands,
+    pub(crate) commands: Commands,
     /// Start time of the runner.
-    pub started: Instant,
+    pub(crate) started: Instant,
 }
 
 /// A claimed run that is ready to execute the engine.
-pub struct Session {
+pub(crate) struct Session {
     /// Paths of the pod.
-    pub paths: Paths,
+    pub(crate) paths: Paths,
     /// Run record and run report of the run.
-    pub record: RecordHandle,
+    pub(crate) record: RecordHandle,
     /// Access to the Secrets of the run.
-    pub secrets: Arc<dyn Secrets>,
+    pub(crate) secrets: Arc<dyn Secrets>,
     /// Run record at the time of the claim.
-    pub claimed: RunRecord,
+    pub(crate) claimed: RunRecord,
     /// Inputs of the run, including secrets.
-    pub inputs: RunInputs,
+    pub(crate) inputs: RunInputs,
     /// Secret key of the resource, for HMACs and encryption.
-    pub key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     /// Unsaved state of an earlier run, encrypted, from the run report.
-    pub unsaved_state: Option<Vec<u8>>,
+    pub(crate) unsaved_state: Option<Vec<u8>>,
     /// Working directory: the folder of the module in the writable copy of the context.
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Executes the commands of the run.
-    pub commands: Commands,
+    pub(crate) commands: Commands,
     /// HTTP server that serves a managed state to the engine; `None` for other backends.
-    pub server: Option<StateServer>,
+    pub(crate) server: Option<StateServer>,
     /// Scripts of the user.
-    pub scripts: ScriptCommands,
+    pub(crate) scripts: ScriptCommands,
     /// Engine name and version that the build recorded in the image.
-    pub prepared_engine: Option<alustan_api::Engine>,
+    pub(crate) prepared_engine: Option<alustan_api::Engine>,
     engine: EngineProgram,
     environment: Vars,
     /// Environment of the engine without the variables of the backend and of the HTTP server for the managed state.
@@ -113,7 +113,7 @@ pub struct Session {
 
 impl Session {
     /// Writes the files of the run to the copy of the module. Starts the HTTP server for a managed state.
-    pub async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
+    pub(crate) async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
             paths,
             mut vars,
@@ -211,12 +211,12 @@ impl Session {
     }
 
     /// Returns the time at which `init` and `plan` must have ended.
-    pub fn plan_deadline(&self) -> Instant {
+    pub(crate) fn plan_deadline(&self) -> Instant {
         self.started + Duration::from_secs(self.inputs.timeouts.plan)
     }
 
     /// Runs `init`, unless the image build ran `init` for this backend.
-    pub async fn init(&self) -> Result<(), Failure> {
+    pub(crate) async fn init(&self) -> Result<(), Failure> {
         let deadline = self.plan_deadline();
         if let Some(script) = &self.scripts.init {
             self.bootstrap(deadline).await?;
@@ -368,7 +368,7 @@ impl Session {
     }
 
     /// Runs a command of the engine. Exit codes that are not in `good` are failures.
-    pub async fn engine(
+    pub(crate) async fn engine(
         &self,
         step: RunStep,
         arguments: Vec<OsString>,
@@ -459,7 +459,7 @@ impl Session {
 
     /// Returns the id of the lock that this run still holds in the run report, if no engine process is running. The lock is released when
     /// the run report is written.
-    pub fn abandoned_lock(&self) -> Option<String> {
+    pub(crate) fn abandoned_lock(&self) -> Option<String> {
         let lives = self.commands.processes.engine_lives(Scope::Everything);
         self.server
             .as_ref()
@@ -468,7 +468,7 @@ impl Session {
     }
 
     /// Runs a command of the engine and returns its standard output, which is not logged.
-    pub async fn engine_output(
+    pub(crate) async fn engine_output(
         &self,
         step: RunStep,
         arguments: Vec<OsString>,
@@ -506,7 +506,7 @@ impl Session {
     }
 
     /// Runs a script of the user. Exit codes that are not in `good` are failures.
-    pub async fn script(
+    pub(crate) async fn script(
         &self,
         name: &'static str,
         script: &ScriptCommand,

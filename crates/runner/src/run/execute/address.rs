@@ -1,6 +1,6 @@
 //! Address of the state that a run works on.
 
-use crate::session::Session;
+use crate::run::session::Session;
 use crate::state::backend;
 
 impl Session {

@@ -13,7 +13,7 @@ use super::outcome::{Ended, Findings};
 use super::ownership::StateOwnership;
 use crate::failure::transient;
 use crate::record::Update;
-use crate::session::{READ_TIMEOUT, Session, stopped};
+use crate::run::session::{READ_TIMEOUT, Session, stopped};
 
 impl Session {
     /// Prevents earlier runs of this resource, whose pods may still run, from changing a managed state. Does nothing in the first run of a

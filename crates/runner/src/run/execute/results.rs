@@ -9,7 +9,7 @@ use alustan_state::secrets::to_json;
 
 use super::outcome::Ended;
 use crate::failure::{RunStep, module, place_in_json, user};
-use crate::session::{READ_TIMEOUT, Session};
+use crate::run::session::{READ_TIMEOUT, Session};
 use crate::state::outputs;
 
 impl Session {
