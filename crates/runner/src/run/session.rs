@@ -27,8 +27,7 @@ use crate::engine::script::{ScriptCommand, ScriptCommands};
 use crate::engine::{self, EngineProgram, NO_COLOR, cache, environment, lock_file};
 use crate::failure::{RunStep, module, transient, user};
 use crate::log;
-use crate::module;
-use crate::module::variables;
+use crate::module::{self, declarations, variables};
 use crate::paths::{Paths, Vars};
 use crate::record::RecordHandle;
 use crate::secrets;
@@ -123,7 +122,7 @@ impl Session {
             started,
         } = parts;
         let inputs = claimed.inputs;
-        vars.extend(variables::given(&inputs.environment));
+        vars.extend(module::environment::given(&inputs.environment));
         let directory = module_directory(&paths.module_copy(), &inputs.path)
             .filter(|path| path.is_dir())
             .ok_or_else(|| {
@@ -139,7 +138,7 @@ impl Session {
         })?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
-        let declared = variables::read_declared(&directory, engine.kind);
+        let declared = declarations::read_declared(&directory, engine.kind);
         let unknown = values.keys().filter(|name| !declared.contains_key(*name));
         let unknown: Vec<_> = unknown.map(String::as_str).collect();
         if !unknown.is_empty() {
@@ -150,10 +149,10 @@ impl Session {
             );
         }
         let has_scripts = inputs.scripts != ScriptTexts::default();
-        let undeclared = variables::undeclared(&inputs.own_variables, &declared, has_scripts);
+        let undeclared = declarations::undeclared(&inputs.own_variables, &declared, has_scripts);
         let destroys = claimed.record.run.as_ref().is_some_and(|run| run.destroys);
         if inputs.strict_variables && !destroys && !undeclared.is_empty() {
-            let message = variables::advice(&undeclared);
+            let message = declarations::advice(&undeclared);
             return Err(user(Reason::VariableUndeclared, message));
         }
         let server_vars = server
@@ -169,7 +168,7 @@ impl Session {
         let mut environment = environment(&vars, &paths);
         environment.extend(trusted(&vars, &paths)?);
         environment.remove(certificates::BUNDLE);
-        environment.extend(variables::environment(&values));
+        environment.extend(module::environment::environment(&values));
         let bare_environment = environment.clone();
         environment.extend(inputs.backend.environment.clone());
         environment.extend(server_vars);

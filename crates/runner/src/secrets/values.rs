@@ -15,7 +15,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::module::variables::{self, Declared};
+use crate::module::declarations::Declared;
+use crate::module::variables::{Values, texts};
 use crate::paths::Vars;
 
 /// Values of environment variables that are not masked, even if the variable comes from a Secret.
@@ -30,7 +31,7 @@ pub fn of_run(
     inputs: &RunInputs,
     container: &Vars,
     server: &Vars,
-    values: &variables::Values,
+    values: &Values,
     declared: &BTreeMap<String, Declared>,
 ) -> Vec<String> {
     let backends = std::iter::once(&inputs.backend).chain(&inputs.migrate);
@@ -45,7 +46,7 @@ pub fn of_run(
             .is_some_and(|declared| declared.sensitive)
             || inputs.secret_variables.contains(name)
     };
-    secrets.extend(variables::texts(values, secret));
+    secrets.extend(texts(values, secret));
     secrets
 }
 

@@ -12,7 +12,9 @@ use crate::certificates;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::transient;
-use crate::module::variables::{self, Declared};
+use crate::module::declarations::Declared;
+use crate::module::tfvars;
+use crate::module::variables::Values;
 use crate::paths::{Paths, Vars};
 use crate::state::backend;
 use crate::workspace::write_private;
@@ -21,7 +23,7 @@ pub(super) fn write_files(
     paths: &Paths,
     directory: &Path,
     inputs: &RunInputs,
-    values: &variables::Values,
+    values: &Values,
     declared: &BTreeMap<String, Declared>,
 ) -> Result<(ScriptCommands, Option<PathBuf>), Failure> {
     let write = || {
@@ -31,11 +33,11 @@ pub(super) fn write_files(
             .as_deref()
             .filter(|_| inputs.backend.write_block);
         backend::write_block(directory, block)?;
-        let tfvars = variables::tfvars(values, declared);
+        let tfvars = tfvars::tfvars(values, declared);
         if !tfvars.is_empty() {
             write_private(
-                &directory.join(variables::FILE),
-                &variables::to_text(&tfvars),
+                &directory.join(tfvars::FILE),
+                &tfvars::to_text(&tfvars),
                 0o600,
             )?;
         }

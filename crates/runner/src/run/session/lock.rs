@@ -14,7 +14,7 @@ use super::command_result::judge;
 use super::{Session, StateServer};
 use crate::engine::command::{Finished, Show, StopPolicy};
 use crate::failure::{RunStep, is_refused, tidy};
-use crate::module::variables;
+use crate::module::{declarations, tfvars};
 use crate::state::backend;
 use crate::state::lock_info::{self, host, host_of_pod, read};
 
@@ -85,7 +85,7 @@ impl Session {
     /// Replaces, in the message of a failure, each position in the generated tfvars file by the field of the resource that sets the
     /// variable.
     fn with_fields(&self, failure: Failure) -> Failure {
-        let message = variables::with_fields(&failure.message, &self.inputs.own_variables);
+        let message = tfvars::with_fields(&failure.message, &self.inputs.own_variables);
         Failure { message, ..failure }
     }
 
@@ -98,7 +98,7 @@ impl Session {
         let message = format!(
             "{}; {}",
             failure.message,
-            variables::advice(&self.undeclared)
+            declarations::advice(&self.undeclared)
         );
         Failure { message, ..failure }
     }
