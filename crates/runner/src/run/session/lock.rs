@@ -10,13 +10,15 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::StateLock;
 
+use super::Session;
 use super::command_result::judge;
-use super::{Session, StateServer};
 use crate::engine::command::{Finished, Show, StopPolicy};
+use crate::engine::processes::Scope;
 use crate::failure::{RunStep, is_refused, tidy};
 use crate::module::{declarations, tfvars};
 use crate::state::backend;
 use crate::state::lock_info::{self, host, host_of_pod, read};
+use crate::state::server::StateServer;
 
 /// Time limit for the release of a lock.
 const RELEASE: Duration = Duration::from_mins(2);
@@ -82,6 +84,30 @@ impl Session {
         outputs.iter().find_map(|output| read(output))
     }
 
+    /// Replaces the message of a failure with reason `StateLocked`, if the state is managed. The new message describes the lock that blocks
+    /// the run. The message of the engine describes the lock that the engine requested.
+    fn with_holder(&self, failure: Failure) -> Failure {
+        let other = self.server.as_ref().and_then(StateServer::lock_of_others);
+        match other {
+            Some(lock) if failure.reason == Reason::StateLocked => {
+                let StateLock {
+                    id,
+                    operation,
+                    who,
+                    at,
+                } = lock;
+                let holder = format!(
+                    "the state is locked by {who} (since {at}, operation {operation}, id {id})"
+                );
+                Failure {
+                    message: holder,
+                    ..failure
+                }
+            }
+            Some(_) | None => failure,
+        }
+    }
+
     /// Replaces, in the message of a failure, each position in the generated tfvars file by the field of the resource that sets the
     /// variable.
     fn with_fields(&self, failure: Failure) -> Failure {
@@ -140,6 +166,16 @@ impl Session {
                 false
             }
         }
+    }
+
+    /// Returns the id of the lock that this run still holds in the run report, if no engine process is running. The lock is released when
+    /// the run report is written.
+    pub(crate) fn abandoned_lock(&self) -> Option<String> {
+        let lives = self.commands.processes.engine_lives(Scope::Everything);
+        self.server
+            .as_ref()
+            .filter(|_| !lives)
+            .and_then(StateServer::recorded_lock)
     }
 
     /// Whether the last failed command changed nothing, because the engine refused to start.

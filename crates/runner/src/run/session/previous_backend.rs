@@ -10,11 +10,11 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
 
+use super::Session;
 use super::command_result::judge;
 use super::state::open_store;
-use super::{Session, Show};
 use crate::engine::NO_COLOR;
-use crate::engine::command::{StopPolicy, Task};
+use crate::engine::command::{Show, StopPolicy, Task};
 use crate::failure::{RunStep, module, transient, user};
 use crate::paths::Vars;
 use crate::state::backend::{BLOCK_FILE, write_bare_module};
