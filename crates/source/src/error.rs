@@ -1,11 +1,12 @@
 //! Errors of git repositories, references and contexts.
 
+mod git_failure;
+
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use alustan_api::Reason;
 
-pub use crate::git::GitFailure;
-use crate::reference::Reference;
+pub use git_failure::GitFailure;
 
 /// Error of resolving a reference, or of packing a context.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -46,8 +47,10 @@ pub enum Error {
     /// The repository does not have the branch or tag.
     #[error("{reference} does not exist in {remote}{}", default.as_ref().map(|name| format!("; its default branch is {name}")).unwrap_or_default())]
     ReferenceNotFound {
-        /// Missing reference.
-        reference: Reference,
+        /// Missing reference, for example `branch main`.
+        reference: String,
+        /// Whether the reference is a tag.
+        is_tag: bool,
         /// URL of the repository.
         remote: String,
         /// Default branch, if the host reports it.
@@ -261,11 +264,8 @@ impl Error {
             Self::InvalidReference { .. } => Reason::InvalidReference,
             Self::InvalidPath { .. } => Reason::InvalidPath,
             Self::PathNotFound { .. } => Reason::PathNotFound,
-            Self::ReferenceNotFound {
-                reference: Reference::Tag(_),
-                ..
-            } => Reason::TagNotFound,
-            Self::ReferenceNotFound { .. } => Reason::BranchNotFound,
+            Self::ReferenceNotFound { is_tag: true, .. } => Reason::TagNotFound,
+            Self::ReferenceNotFound { is_tag: false, .. } => Reason::BranchNotFound,
             Self::RepositoryEmpty { .. } => Reason::RepositoryEmpty,
             Self::CommitNotFound { .. } => Reason::CommitNotFound,
             Self::CommitGone { .. } => Reason::RevisionMoved,

@@ -6,6 +6,5 @@ mod process;
 pub(crate) mod session;
 
 pub use access::GitAccess;
-pub use classify::GitFailure;
 pub(crate) use process::Bounds;
 pub(crate) use session::{Session, environment};

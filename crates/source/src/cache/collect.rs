@@ -7,8 +7,8 @@ use super::{commits::Snapshot, facts::KnownFacts, options::CacheOptions, size::S
 use crate::{
     closure::{Closure, ContextLimits, FileRequest, Selection},
     context::Allows,
-    error::Error,
-    git::{Bounds, GitFailure, Session, session::cache_error},
+    error::{Error, GitFailure},
+    git::{Bounds, Session, session::cache_error},
     module::{self, facts::Facts},
     reference::CommitId,
     tree::{Entry, Tree},

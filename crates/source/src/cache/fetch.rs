@@ -9,8 +9,8 @@ use super::{
     store::{Repository, Store, is_own_fault},
 };
 use crate::{
-    error::Error,
-    git::{Bounds, GitFailure},
+    error::{Error, GitFailure},
+    git::Bounds,
     reference::Revision,
 };
 

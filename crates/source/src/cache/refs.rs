@@ -70,7 +70,8 @@ fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
     }
     let default = behind_head(listing).and_then(|name| name.strip_prefix("refs/heads/"));
     Error::ReferenceNotFound {
-        reference: reference.clone(),
+        reference: reference.to_string(),
+        is_tag: matches!(reference, Reference::Tag(_)),
         remote,
         default: default.map(str::to_owned),
     }

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     context::{Allows, ContextSpec},
     credentials::Credentials,
-    error::Error,
-    git::{GitFailure, Session},
+    error::{Error, GitFailure},
+    git::Session,
     reference::Revision,
     url::RepositoryUrl,
 };

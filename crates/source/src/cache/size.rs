@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::options::LISTING;
 use crate::{
-    error::Error,
+    error::{Error, GitFailure},
     fair_semaphore::{FairSemaphore, Permit},
-    git::GitFailure,
 };
 
 /// Maximum size of the output of a git call that reads a small module, in bytes: 4 MiB of content, and a line for each of 20,000 objects.

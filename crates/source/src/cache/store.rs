@@ -18,8 +18,8 @@ use tokio::sync::{
 
 use crate::{
     credentials::Credentials,
-    error::Error,
-    git::{GitFailure, session::cache_error},
+    error::{Error, GitFailure},
+    git::session::cache_error,
     reference::CommitId,
     url::RepositoryUrl,
 };

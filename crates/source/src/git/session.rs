@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{
-    classify::{GitFailure, last_lines},
+    classify::{classify, last_lines},
     process::{self, Bounds, Finished, RunError},
 };
 use crate::{
@@ -222,7 +222,7 @@ impl Session {
     }
 
     fn git_error(&self, repository: &Path, action: &'static str, finished: &Finished) -> Error {
-        let failure = GitFailure::read(&finished.stderr);
+        let failure = classify(&finished.stderr);
         let detail = self.redact(&last_lines(&finished.stderr));
         // Removes the local path of the repository, which does not help the reader of the message.
         let detail = detail.replace(&format!("{}/", repository.display()), "");

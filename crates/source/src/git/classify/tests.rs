@@ -99,7 +99,7 @@ use rstest::rstest;
 )]
 #[case("fatal: something new", "GitFailed")]
 fn git_output_determines_the_reason(#[case] stderr: &str, #[case] reason: &str) {
-    assert_eq!(GitFailure::read(stderr).reason().as_str(), reason);
+    assert_eq!(classify(stderr).reason().as_str(), reason);
 }
 
 #[test]
