@@ -15,7 +15,6 @@ mod name;
 mod prune;
 mod reference;
 mod registry;
-mod session_cache;
 
 pub use artifact::{ARTIFACT_TYPE, LAYER_TYPE, artifact_digest, context_tag};
 pub use credential::{Access, Credential};

@@ -7,7 +7,8 @@ mod contexts;
 mod inventory;
 mod options;
 mod requests;
-pub(crate) mod session;
+mod session;
+mod session_cache;
 mod setup;
 mod shared;
 mod tags;
@@ -27,10 +28,10 @@ use crate::{
     name::ImageName,
     prune::TaggedImage,
     reference::{Digest, ImageRef},
-    session_cache::SessionCache,
 };
 
 use authenticated_call::Call;
+use session_cache::SessionCache;
 use shared::Shared;
 
 /// Timeout for [`Registry::inventory`], which sends a request for each tag.

@@ -7,14 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{session::Session, shared::Shared};
+use super::{session::Session, session_cache::SessionKey, shared::Shared};
 use crate::{
     auth::{AuthRequest, Grant, Operation},
     credential::Access,
     error::{self, Error, Failure},
     helper,
     name::{HUB_HOST, ImageName, is_docker_hub},
-    session_cache::SessionKey,
 };
 
 /// A call to one repository.

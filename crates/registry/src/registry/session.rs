@@ -7,14 +7,14 @@ use reqwest::{Client, Method, RequestBuilder, Url};
 use crate::{auth::Authorization, name::is_docker_hub};
 
 /// A repository with the authorization of one credential.
-pub(crate) struct Session {
+pub(super) struct Session {
     pub(super) reads: Client,
     pub(super) writes: Client,
     pub(super) base: String,
     pub(super) repository: String,
     pub(super) authorization: Authorization,
     /// Time after which a new token is requested.
-    pub(crate) renew_at: Instant,
+    pub(super) renew_at: Instant,
 }
 
 impl Session {

@@ -1,7 +1,6 @@
 //! Options, HTTP clients and sessions that all clones of a [`Registry`](crate::Registry) share.
 
-use super::options::Options;
-use crate::session_cache::SessionCache;
+use super::{options::Options, session_cache::SessionCache};
 
 pub(super) struct Shared {
     pub(super) options: Options,

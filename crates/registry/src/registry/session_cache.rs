@@ -4,11 +4,11 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
 
+use super::session::Session;
 use crate::{
     auth::Operation,
     credential::{Access, Credential},
     name::ImageName,
-    registry::session::Session,
 };
 
 /// Maximum number of sessions in the cache. If a session is added to a full cache, all other sessions are discarded.
@@ -16,7 +16,7 @@ const MAX_SESSIONS: usize = 256;
 
 /// Key of a session. It includes the credentials, so that a tenant never uses the token of another tenant.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct SessionKey {
+pub(super) struct SessionKey {
     name: ImageName,
     operation: Operation,
     insecure: bool,
@@ -25,7 +25,7 @@ pub(crate) struct SessionKey {
 }
 
 impl SessionKey {
-    pub(crate) fn new(
+    pub(super) fn new(
         name: &ImageName,
         operation: Operation,
         insecure: bool,
@@ -43,10 +43,10 @@ impl SessionKey {
 }
 
 #[derive(Default)]
-pub(crate) struct SessionCache(Mutex<HashMap<SessionKey, Arc<Session>>>);
+pub(super) struct SessionCache(Mutex<HashMap<SessionKey, Arc<Session>>>);
 
 impl SessionCache {
-    pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Session>> {
+    pub(super) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Session>> {
         let sessions = self.0.lock();
         sessions
             .get(key)
@@ -54,7 +54,7 @@ impl SessionCache {
             .cloned()
     }
 
-    pub(crate) fn insert(&self, key: SessionKey, session: Arc<Session>, now: Instant) {
+    pub(super) fn insert(&self, key: SessionKey, session: Arc<Session>, now: Instant) {
         let mut sessions = self.0.lock();
         sessions.retain(|_, session| session.renew_at > now);
         if sessions.len() >= MAX_SESSIONS {
@@ -63,7 +63,7 @@ impl SessionCache {
         sessions.insert(key, session);
     }
 
-    pub(crate) fn remove(&self, key: &SessionKey) {
+    pub(super) fn remove(&self, key: &SessionKey) {
         self.0.lock().remove(key);
     }
 }
