@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{
     credential::Credential,
-    error::{Error, Failure, read_request, short},
+    error::{Error, Failure, response::read_request, short},
     name::ImageName,
 };
 

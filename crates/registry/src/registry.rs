@@ -12,6 +12,7 @@ mod session_cache;
 mod setup;
 mod shared;
 mod tags;
+mod upload_content;
 
 pub use options::Options;
 

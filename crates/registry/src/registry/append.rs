@@ -11,7 +11,8 @@ use tracing::debug;
 
 use super::{
     Registry,
-    blobs::{Content, Mount, Repository, file, in_memory},
+    blobs::{Content, Mount, Repository},
+    upload_content::{file, in_memory},
 };
 use crate::{
     auth::Operation,

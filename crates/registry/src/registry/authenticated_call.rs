@@ -11,7 +11,7 @@ use super::{session::Session, session_cache::SessionKey, shared::Shared};
 use crate::{
     auth::{AuthRequest, Grant, Operation},
     credential::Access,
-    error::{self, Error, Failure},
+    error::{Error, Failure, response::read_request},
     helper,
     name::{HUB_HOST, ImageName, is_docker_hub},
 };
@@ -143,7 +143,7 @@ impl Call<'_> {
     }
 
     pub(super) fn transport_error(&self, error: &reqwest::Error) -> Error {
-        let (failure, detail) = error::read_request(error);
+        let (failure, detail) = read_request(error);
         self.refused(failure, detail)
     }
 

@@ -1,31 +1,26 @@
 //! Uploads and downloads of manifests and blobs of one repository. Blobs are transferred as streams.
 
-use std::{
-    io,
-    path::Path,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+mod download;
+mod progress;
 
-use bytes::{Bytes, BytesMut};
-use futures::{Stream, StreamExt as _, stream};
-use reqwest::{Body, Method, Response, StatusCode, Url, header};
-use tokio::{fs::File, io::AsyncReadExt as _, sync::Mutex, time::timeout};
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use futures::Stream;
+use reqwest::{Method, Response, StatusCode, Url, header};
+use tokio::sync::Mutex;
+
+use download::Download;
+use progress::{Progress, Stalled};
 
 use super::{authenticated_call::Call, requests::MANIFESTS, session::Session};
 use crate::{
-    error::{Error, Failure, read_request},
-    image::{Blob, Layer},
+    error::{Error, Failure},
+    image::Blob,
     name::ImageName,
-    reference::{Digest, Hasher},
+    reference::Digest,
 };
 
-/// Size of the chunks in which files are read, in bytes.
-const CHUNK: usize = 128 << 10;
 pub(super) const CONTENT_DIGEST: &str = "docker-content-digest";
 const BLOB_TYPE: &str = "application/octet-stream";
 
@@ -235,16 +230,8 @@ impl<'a> Repository<'a> {
         &self,
         blob: &Blob,
     ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
-        let download = Download {
-            response: self.open_blob(Method::GET, &blob.digest).await?,
-            hasher: Some(blob.digest.hasher()),
-            digest: blob.digest.clone(),
-            left: blob.size,
-            held: None,
-            action: self.call.action,
-            subject: self.call.subject.clone(),
-        };
-        Ok(stream::try_unfold(download, Download::next))
+        let response = self.open_blob(Method::GET, &blob.digest).await?;
+        Ok(Download::new(&self.call, response, blob).stream())
     }
 
     /// Pushes a manifest. `reference` is a tag or the digest of the manifest. Returns the HTTP status, and the digest if the registry
@@ -297,168 +284,6 @@ fn resolve(from: &Url, location: &str) -> Result<Url, &'static str> {
     }
 }
 
-/// Returns the content of the file of a layer as a stream.
-pub(super) async fn file(
-    layer: &Layer,
-) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
-    let path = layer.file.clone();
-    let failed = move |why: String| Error::LayerFile {
-        file: path.clone(),
-        why,
-    };
-    let (file, size) = open_file(&layer.file)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
-    if size != layer.size {
-        return Err(failed(format!(
-            "the file has {size} bytes, not {}",
-            layer.size
-        )));
-    }
-    let chunks = stream::try_unfold(file.take(size), |mut file| async {
-        let mut chunk = BytesMut::with_capacity(CHUNK);
-        let read = file.read_buf(&mut chunk).await?;
-        io::Result::Ok((read > 0).then(|| (chunk.freeze(), file)))
-    });
-    Ok(chunks.map(move |chunk| chunk.map_err(|error| failed(error.to_string()))))
-}
-
-async fn open_file(path: &Path) -> io::Result<(File, u64)> {
-    let file = File::open(path).await?;
-    let size = file.metadata().await?.len();
-    Ok((file, size))
-}
-
-/// Returns `bytes` as a stream of one chunk.
-pub(super) fn in_memory(bytes: Bytes) -> impl Stream<Item = Result<Bytes, Error>> + Send {
-    stream::iter([Ok(bytes)])
-}
-
-/// Download of a blob. Returns each chunk only after the next chunk has arrived, and the last chunk only after the digest is verified. A
-/// blob with the wrong content is therefore never copied completely.
-struct Download {
-    response: Response,
-    /// `None` after the last chunk.
-    hasher: Option<Hasher>,
-    digest: Digest,
-    /// Number of bytes that have not been received yet.
-    left: u64,
-    held: Option<Bytes>,
-    action: &'static str,
-    subject: String,
-}
-
-impl Download {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Error> {
-        while let Some(mut hasher) = self.hasher.take() {
-            let chunk = self.response.chunk().await;
-            let Some(chunk) = chunk.map_err(|error| self.transport_error(&error))? else {
-                if self.left > 0 || hasher.finish() != self.digest {
-                    return Err(self.other_content());
-                }
-                return Ok(self.held.take().map(|last| (last, self)));
-            };
-            self.left = self
-                .left
-                .checked_sub(chunk.len() as u64)
-                .ok_or_else(|| self.other_content())?;
-            hasher.update(&chunk);
-            self.hasher = Some(hasher);
-            if let Some(held) = self.held.replace(chunk) {
-                return Ok(Some((held, self)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn transport_error(&self, error: &reqwest::Error) -> Error {
-        let (failure, detail) = read_request(error);
-        Error::Request {
-            action: self.action,
-            subject: self.subject.clone(),
-            failure,
-            detail,
-        }
-    }
-
-    fn other_content(&self) -> Error {
-        Error::InvalidBaseImage {
-            subject: self.subject.clone(),
-            why: format!("the content does not match {}", self.digest),
-        }
-    }
-}
-
-/// Progress of an upload.
-struct Progress {
-    size: u64,
-    sent: AtomicU64,
-    /// Error that ended the reading of the content to upload; `None` without an error.
-    fault: parking_lot::Mutex<Option<Error>>,
-}
-
-/// Error of an upload that made no progress for the contained duration.
-struct Stalled(Duration);
-
-impl Progress {
-    fn new(size: u64) -> Self {
-        Self {
-            size,
-            sent: AtomicU64::new(0),
-            fault: parking_lot::Mutex::default(),
-        }
-    }
-
-    /// Returns a request body that records its progress and its error in `self`.
-    fn body(
-        self: &Arc<Self>,
-        content: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,
-    ) -> Body {
-        let progress = self.clone();
-        Body::wrap_stream(content.map(move |chunk| progress.note(chunk)))
-    }
-
-    fn note(&self, chunk: Result<Bytes, Error>) -> io::Result<Bytes> {
-        match chunk {
-            Ok(chunk) => {
-                self.sent.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-                Ok(chunk)
-            }
-            Err(error) => {
-                *self.fault.lock() = Some(error);
-                Err(io::Error::other("failed to read the content of the upload"))
-            }
-        }
-    }
-
-    fn fault(&self) -> Option<Error> {
-        self.fault.lock().take()
-    }
-
-    /// Waits for `work`, an upload. Fails if no byte is sent within `stall`, or if `work` does not end within `end` after the last byte.
-    /// Checks the progress at intervals of `stall` until the last byte is sent, and then at intervals of `end`. An idle upload therefore
-    /// fails after at most two intervals.
-    async fn watch<T>(
-        &self,
-        work: impl Future<Output = T>,
-        stall: Duration,
-        end: Duration,
-    ) -> Result<T, Stalled> {
-        let mut work = pin!(work);
-        loop {
-            let before = self.sent.load(Ordering::Relaxed);
-            let patience = if before < self.size { stall } else { end };
-            match timeout(patience, &mut work).await {
-                Ok(done) => return Ok(done),
-                Err(_) if self.sent.load(Ordering::Relaxed) == before => {
-                    return Err(Stalled(patience));
-                }
-                Err(_) => {}
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -487,25 +312,5 @@ mod tests {
     fn unsafe_upload_address_is_refused(#[case] to: &str, #[case] word: &str) {
         let why = resolve(&Url::parse("https://r/v2/").unwrap(), to).unwrap_err();
         assert!(why.contains(word), "{why}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn upload_without_progress_is_stalled() {
-        let progress = Progress::new(2);
-        let stall = Duration::from_secs(1);
-        let end = Duration::from_mins(1);
-        let stuck = progress.watch(std::future::pending::<()>(), stall, end);
-        assert_eq!(stuck.await.unwrap_err().0, stall);
-        let slow = async {
-            for _ in 0..2 {
-                tokio::time::sleep(Duration::from_millis(1500)).await;
-                progress.note(Ok(Bytes::from_static(b"x"))).unwrap();
-            }
-            tokio::time::sleep(Duration::from_secs(59)).await;
-        };
-        let stall = Duration::from_secs(2);
-        assert!(progress.watch(slow, stall, end).await.is_ok());
-        let stuck = progress.watch(std::future::pending::<()>(), stall, end);
-        assert_eq!(stuck.await.unwrap_err().0, end);
     }
 }

@@ -7,9 +7,10 @@ use reqwest::{Method, RequestBuilder, header};
 
 use super::{
     authenticated_call::Call,
-    blobs::{CONTENT_DIGEST, Repository, in_memory},
+    blobs::{CONTENT_DIGEST, Repository},
     requests::{MANIFEST, MANIFESTS},
     session::Session,
+    upload_content::in_memory,
 };
 use crate::{
     artifact,

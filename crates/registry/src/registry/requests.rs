@@ -4,7 +4,7 @@ use reqwest::{RequestBuilder, Response, header};
 
 use super::{authenticated_call::Call, session::is_of_registry};
 use crate::{
-    error::{self, Error, Failure},
+    error::{Error, Failure, response},
     image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
 };
 
@@ -41,13 +41,13 @@ impl Call<'_> {
 
     /// Sends a request and returns the response without reading its body. Fails if the status is not a success.
     pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
-        self.open_with(request, error::read_answer).await
+        self.open_with(request, response::read_answer).await
     }
 
     /// Like [`Self::open`] for a request with the content of a blob, but fails with [`Failure::UploadLost`] if the registry has lost the
     /// upload session.
     pub(super) async fn open_upload(&self, request: RequestBuilder) -> Result<Response, Error> {
-        self.open_with(request, error::read_upload_answer).await
+        self.open_with(request, response::read_upload_answer).await
     }
 
     async fn open_with(

@@ -1,5 +1,7 @@
-use super::*;
+use alustan_api::Reason;
 use rstest::rstest;
+
+use super::*;
 
 #[rstest]
 #[case(401, Reason::RegistryUnauthorized, false)]
@@ -73,10 +75,4 @@ fn lost_upload_session_is_recognised(
     let body = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, _) = read_upload_answer(status, body.as_bytes());
     assert_eq!(failure == Failure::UploadLost, expected, "{failure:?}");
-}
-
-#[test]
-fn long_responses_are_truncated_at_a_character_boundary() {
-    assert!(short(&"ü".repeat(1000)).len() <= 300);
-    assert_eq!(short(" a\n b "), "a b");
 }
