@@ -1,6 +1,5 @@
 //! `cargo xtask imports` fails if the files of a crate have cyclic imports: `a.rs` imports from `b.rs`, and `b.rs` from
-//! `a.rs`, directly or through other files. In the crates `core` and `controller`, the root modules with their folders must not have cyclic
-//! imports either.
+//! `a.rs`, directly or through other files. In the crates of [`LAYERED`], the root modules with their folders must not have cyclic imports either.
 //!
 //! Imports through re-exports and globs are resolved to the file that defines the item. Tests are excluded.
 
@@ -11,7 +10,15 @@ use anyhow::{Context, Result, anyhow, ensure};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Crates whose root modules must not have cyclic imports either, each taken together with its folder.
-const LAYERED: [&str; 2] = ["core", "controller"];
+const LAYERED: [&str; 7] = [
+    "cli",
+    "controller",
+    "core",
+    "registry",
+    "runner",
+    "source",
+    "state",
+];
 
 /// Path of a module or item from the root of its crate.
 type Names = Vec<String>;
