@@ -209,4 +209,14 @@ impl Session {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
     }
+
+    /// Whether an apply executes a plan that a previous step created. False only for `scripts.apply` without `scripts.plan`.
+    pub(crate) fn makes_plans(&self) -> bool {
+        self.scripts.apply.is_none() || self.scripts.plan.is_some()
+    }
+
+    /// Returns the number of the last run that started to change objects; 0 without such a run.
+    pub(crate) fn last_begun(&self) -> i64 {
+        self.claimed.begun.max(self.claimed.attempted)
+    }
 }

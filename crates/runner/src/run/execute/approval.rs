@@ -235,11 +235,6 @@ impl Session {
         }
     }
 
-    /// Returns the number of the last run that started to change objects; 0 without such a run.
-    pub(crate) fn last_begun(&self) -> i64 {
-        self.claimed.begun.max(self.claimed.attempted)
-    }
-
     /// Stores the plan on the cache volume, publishes it for review, and requests its approval.
     async fn request_approval(
         &self,

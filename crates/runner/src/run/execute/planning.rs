@@ -24,11 +24,6 @@ pub(super) struct PlanningResult {
 }
 
 impl Session {
-    /// Whether an apply executes a plan that a previous step created. False only for `scripts.apply` without `scripts.plan`.
-    pub(crate) fn makes_plans(&self) -> bool {
-        self.scripts.apply.is_none() || self.scripts.plan.is_some()
-    }
-
     /// Creates a plan, and checks the owner of the state. Returns `None` if the plan has no changes.
     pub(super) async fn plan(
         &self,
