@@ -29,10 +29,10 @@ use std::sync::Arc;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
 use alustan_api::{Reason, names};
-use alustan_core::decide::deletion::docker_config;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::facts::{self, open_run};
 use alustan_core::model::image::{self, ImagePlan};
+use alustan_core::model::pull_secret::docker_config;
 use alustan_core::model::{allow_lists, state_conflict};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{

@@ -11,7 +11,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use crate::decide::case::{CONFLICT, ImageWait, ReconcileCase};
-pub use crate::decide::deletion::pin_fallback::docker_config;
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, deletion_hold, retry, state_volume};

@@ -1,9 +1,10 @@
-//! Secrets with registry credentials for the pods of a resource.
+//! Registry credentials of a resource: the Secrets for its pods, and the docker configuration in its pin.
 
+use alustan_api::run::Pin;
 use alustan_api::{Terraform, names};
 use kube_core::ResourceExt;
 
-use crate::observed::Seen;
+use crate::observed::{RecordSeen, Seen};
 
 /// Returns name and key of the Secret with the docker configuration; `None` without `containerRegistry.secretRef`. Normally this is the
 /// Secret in `containerRegistry.secretRef`. If the kubelet or kaniko cannot read the format of that Secret, it is the pull secret that the
@@ -34,4 +35,18 @@ pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
             .as_ref()
             .map_or(secret_name, |pin| pin.pull_secret.clone()),
     }
+}
+
+/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry. `None` if `tf` is not deleted or names no
+/// registry Secret.
+pub fn docker_config<'a>(
+    tf: &Terraform,
+    record: Option<&RecordSeen>,
+    pin: Option<&'a Pin>,
+) -> Option<&'a str> {
+    tf.metadata.deletion_timestamp.as_ref()?;
+    tf.spec.container_registry.secret_ref.as_ref()?;
+    let attempted = record.map_or(i64::MAX, |record| record.record.attempted);
+    let pin = pin?.of_what_exists(attempted);
+    pin.docker_config.as_deref()
 }

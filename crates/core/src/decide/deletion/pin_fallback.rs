@@ -7,7 +7,7 @@ use alustan_api::run::{Pin, ScriptTexts};
 use alustan_api::{Script, Terraform};
 
 use crate::objects::prepare;
-use crate::observed::{InputsSeen, RecordSeen, Seen};
+use crate::observed::{InputsSeen, Seen};
 use crate::settings::Settings;
 
 /// Returns `seen` with all inputs that the spec of the deleted `tf` names. Missing inputs come from the pin of the last apply. `attempted`:
@@ -59,20 +59,6 @@ fn fill_scripts(tf: &Terraform, live: &mut ScriptTexts, pinned: &ScriptTexts) {
     fill(&scripts.plan, &mut live.plan, &pinned.plan);
     fill(&scripts.apply, &mut live.apply, &pinned.apply);
     fill(&scripts.destroy, &mut live.destroy, &pinned.destroy);
-}
-
-/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry. `None` if `tf` is not deleted or names no
-/// registry Secret.
-pub fn docker_config<'a>(
-    tf: &Terraform,
-    record: Option<&RecordSeen>,
-    pin: Option<&'a Pin>,
-) -> Option<&'a str> {
-    tf.metadata.deletion_timestamp.as_ref()?;
-    tf.spec.container_registry.secret_ref.as_ref()?;
-    let attempted = record.map_or(i64::MAX, |record| record.record.attempted);
-    let pin = pin?.of_what_exists(attempted);
-    pin.docker_config.as_deref()
 }
 
 /// Replaces a missing registry Secret by the docker configuration of the pin.

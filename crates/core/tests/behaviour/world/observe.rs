@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Anything, BackendSpec, Script, names};
-use alustan_core::decide::deletion::docker_config;
 use alustan_core::model::admission;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image::{self, ImagePlan};
+use alustan_core::model::pull_secret::docker_config;
 use alustan_core::model::{allow_lists, state_conflict};
 use alustan_core::observed::{
     AccountSeen, Answer, BuildSecretSeen, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen,
