@@ -8,8 +8,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 use serde_json::json;
 
-use crate::decide::case::{ReconcileCase, Target};
+use crate::decide::case::ReconcileCase;
 use crate::decide::start_run;
+use crate::decide::target::Target;
 use crate::model::pod_wait::{
     NO_POD_TIMEOUT, STARTUP_TIMEOUT, no_pod, slow_pod, startup_since, startup_timeout,
 };

@@ -10,8 +10,9 @@ use alustan_api::{NotificationEvent, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use crate::decide::case::{CONFLICT, ImageWait, ReconcileCase};
+use crate::decide::case::{CONFLICT, ReconcileCase};
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
+use crate::decide::image_outcome::ImageWait;
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, deletion_hold, retry, state_volume};
 use crate::model::approval_policy;

@@ -2,7 +2,8 @@
 
 use alustan_api::run::Pin;
 
-use crate::decide::case::{ReconcileCase, RunConfig};
+use crate::decide::case::ReconcileCase;
+use crate::decide::target::RunConfig;
 use crate::model::run_inputs;
 use crate::observed::SourceSeen;
 

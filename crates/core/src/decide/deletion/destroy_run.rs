@@ -6,11 +6,12 @@ use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunReco
 use alustan_api::{Architecture, Terraform, names};
 use kube_core::ResourceExt;
 
-use crate::decide::case::{ReconcileCase, RunConfig};
+use crate::decide::case::ReconcileCase;
 use crate::decide::deletion::pin_fallback;
 use crate::decide::image_build::image_by_digest;
 use crate::decide::restore;
 use crate::decide::start_run::RunRequest;
+use crate::decide::target::RunConfig;
 use crate::model::config_hash::Config;
 use crate::model::image::{self, ImagePlan};
 use crate::model::{allow_lists, approval_policy, facts, run_inputs, state_slots};
