@@ -10,6 +10,7 @@ mod engine;
 mod git;
 mod limits;
 mod registry;
+mod registry_provider;
 mod runner;
 mod scripts;
 
@@ -30,7 +31,8 @@ pub use drift::{DriftDetection, DriftMode};
 pub use engine::EngineSpec;
 pub use git::GitRepo;
 pub use limits::{Retry, Timeouts};
-pub use registry::{Builder, BuilderKind, ContainerRegistry, Prune, RegistryProvider};
+pub use registry::{Builder, BuilderKind, ContainerRegistry, Prune};
+pub use registry_provider::{RegistryProvider, WorkloadIdentity};
 pub use runner::{CacheSpec, IdentityToken, RunnerSpec};
 pub use scripts::{Script, Scripts};
 

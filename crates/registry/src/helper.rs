@@ -3,6 +3,7 @@
 
 use std::process::Stdio;
 
+use alustan_api::RegistryProvider;
 use serde::Deserialize;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -30,8 +31,11 @@ pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credenti
     };
     let mut child = Command::new(program)
         .arg("get")
-        // Disables the cache of the ECR credential helper: the helper would write its cache to the home directory, which may be read-only.
-        .env("AWS_ECR_DISABLE_CACHE", "true")
+        // `program` does not identify the provider.
+        .envs(
+            RegistryProvider::identities()
+                .flat_map(|identity| identity.helper_environment.iter().copied()),
+        )
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -121,7 +121,7 @@ fn root() -> PathBuf {
 mod tests {
     use std::collections::BTreeSet;
 
-    use alustan_api::Reason;
+    use alustan_api::{Reason, RegistryProvider, WorkloadIdentity};
 
     use super::*;
 
@@ -596,6 +596,21 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 10);
+    }
+
+    #[test]
+    fn image_and_docs_name_the_credential_helper_of_each_provider() {
+        let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+        let image = read("images/cloud-helpers/Dockerfile");
+        let page = read("docs/registries.md");
+        for provider in RegistryProvider::VARIANTS {
+            if let Some(WorkloadIdentity { helper, .. }) = provider.identity() {
+                assert!(image.contains(&format!(" /kaniko/{helper} ")), "{helper}");
+                let name = serde_json::to_value(provider).unwrap();
+                let row = format!("\n| `{}` | `{helper}` |", name.as_str().unwrap());
+                assert!(page.contains(&row), "{row}");
+            }
+        }
     }
 
     /// The dependencies of core contain no client: `kube-core` instead of `kube`.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::references::{KeyRef, OBJECT, OBJECT_HELP};
 use crate::spec::boolean::yes;
 use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
+use crate::spec::registry_provider::RegistryProvider;
 
 const AGE: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('8760h')";
 const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
@@ -56,33 +57,6 @@ pub struct ContainerRegistry {
     /// Removal of old images from the image repository `imageName`. Default: no image is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<Prune>,
-}
-
-/// Provider of a container registry.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RegistryProvider {
-    /// Any registry. Credentials come from a Secret, or access is anonymous.
-    #[default]
-    Generic,
-    /// Amazon ECR.
-    Aws,
-    /// Google Artifact Registry.
-    Gcp,
-    /// Azure Container Registry.
-    Azure,
-}
-
-impl RegistryProvider {
-    /// Returns the name of the docker credential helper of the provider.
-    pub fn helper(self) -> Option<&'static str> {
-        match self {
-            Self::Generic => None,
-            Self::Aws => Some("docker-credential-ecr-login"),
-            Self::Gcp => Some("docker-credential-gcr"),
-            Self::Azure => Some("docker-credential-acr-env"),
-        }
-    }
 }
 
 /// Builder of the runner image.

@@ -277,11 +277,13 @@ pub(crate) fn access(
     let own = &tf.spec.container_registry;
     let is_own_registry =
         ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
-    let helper = own.provider.helper();
-    let helper = helper.filter(|_| settings.allows_identity_for(&name.to_string()));
+    let cloud_identity = own
+        .provider
+        .identity()
+        .filter(|_| settings.allows_identity_for(&name.to_string()));
     let credential = docker.map(|docker| docker.open(name)).transpose();
     let credential = match credential {
-        Err(error) if is_own_registry && helper.is_none() => {
+        Err(error) if is_own_registry && cloud_identity.is_none() => {
             return Err(registry("spec.containerRegistry.secretRef", &error));
         }
         // Continue without a credential if the registry is not that of `imageName`, because base images in other registries are usually public, or if
@@ -292,7 +294,7 @@ pub(crate) fn access(
     Ok(Access {
         credential: credential.cloned(),
         insecure: own.insecure && is_own_registry,
-        helper: helper.map(str::to_owned),
+        helper: cloud_identity.map(|identity| identity.helper.to_owned()),
     })
 }
 

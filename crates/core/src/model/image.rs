@@ -50,8 +50,9 @@ pub(crate) fn settings_violation(tf: &Terraform, settings: &Settings) -> Option<
 /// have access to registries of other users.
 fn identity_not_allowed(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let registry = &tf.spec.container_registry;
-    let (helper, name) = (registry.provider.helper(), &registry.image_name);
-    (helper.is_some() && !settings.allows_identity_for(name)).then(|| {
+    let name = &registry.image_name;
+    let is_refused = registry.provider.identity().is_some() && !settings.allows_identity_for(name);
+    is_refused.then(|| {
         Failure::user(
             Reason::RegistryIdentityNotAllowed,
             format!(

@@ -79,22 +79,22 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     }
 }
 
-/// Returns the labels of the build pod, including the pod label that Azure workload identity requires.
+/// Returns the labels of the build pod, including the label that the workload identity of the registry provider requires.
 fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     let mut labels = job.labels.clone().unwrap_or_default();
     labels.extend(pod::without_sidecars());
-    if tf.spec.container_registry.provider == RegistryProvider::Azure {
-        let (name, value) = pod::AZURE_IDENTITY;
-        labels.insert(name.to_owned(), value.to_owned());
-    }
+    let identity = tf.spec.container_registry.provider.identity();
+    labels.extend(pod::identity_labels(identity));
     labels
 }
 
 /// Annotations of the build pod. They disable sidecars, and they disable cloud tokens in the container that executes `init`. They also make
-/// `kubectl logs` print the log of the builder container by default.
+/// `kubectl logs` print the log of the builder container by default. The annotations of all clouds have the name of one container as value. No
+/// value with several names would be valid for all of them: Azure separates names by semicolons, and EKS by commas.
 fn pod_annotations() -> BTreeMap<String, String> {
-    let without_identity =
-        pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
+    let without_identity = RegistryProvider::identities()
+        .filter_map(|identity| identity.skip_container)
+        .map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
     let mut annotations: BTreeMap<_, _> = pod::without_sidecars().chain(without_identity).collect();
     annotations.insert(
         pod::DEFAULT_CONTAINER.to_owned(),
@@ -255,8 +255,10 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
         let file = format!("{}/ca.crt", paths::BUILD);
         arguments.extend(trusted_hosts.map(|host| format!("--registry-certificate={host}={file}")));
     }
-    let provider = tf.spec.container_registry.provider;
-    arguments.extend(helper(provider).map(|name| format!("--credential-helpers={name}")));
+    let identity = tf.spec.container_registry.provider.identity();
+    arguments.extend(
+        identity.map(|identity| format!("--credential-helpers={}", identity.kaniko_helper)),
+    );
     arguments.extend(settings.builder_args.iter().cloned());
     arguments
 }
@@ -292,14 +294,4 @@ fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
     hosts.sort();
     hosts.dedup();
     hosts.into_iter()
-}
-
-/// Name of the credential helper of kaniko for `provider`.
-fn helper(provider: RegistryProvider) -> Option<&'static str> {
-    match provider {
-        RegistryProvider::Generic => None,
-        RegistryProvider::Aws => Some("ecr"),
-        RegistryProvider::Gcp => Some("google"),
-        RegistryProvider::Azure => Some("acr"),
-    }
 }

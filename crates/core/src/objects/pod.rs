@@ -3,28 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::{Architecture, paths};
+use alustan_api::{Architecture, WorkloadIdentity, paths};
 use k8s_openapi::api::core::v1::{
     Capabilities, EmptyDirVolumeSource, EnvVar, EnvVarSource, ObjectFieldSelector,
     PodSecurityContext, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Pod label that enables Azure workload identity:
-/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
-pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
-
 /// Annotation with the name of the container whose log `kubectl logs` prints by default.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-
-/// Annotations of Azure and EKS that list the containers of a pod without a cloud token. The operator sets both annotations to the name of
-/// one container. No value with several names is valid for both, because Azure separates names by semicolons and EKS by commas:
-/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
-/// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.
-pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
-    "azure.workload.identity/skip-containers",
-    "eks.amazonaws.com/skip-containers",
-];
 
 /// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and Datadog. A sidecar
 /// would keep the pod running after the end of the run. In a service mesh, init containers would have no network, because they start before
@@ -44,6 +31,16 @@ const WITHOUT_SIDECARS: [(&str, &str); 7] = [
 pub(crate) fn without_sidecars() -> impl Iterator<Item = (String, String)> {
     let pairs = WITHOUT_SIDECARS.into_iter();
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+/// Returns the pod labels that `identities` require.
+pub(crate) fn identity_labels(
+    identities: impl IntoIterator<Item = WorkloadIdentity>,
+) -> impl Iterator<Item = (String, String)> {
+    identities
+        .into_iter()
+        .filter_map(|identity| identity.pod_label)
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
 /// Returns the node selector for an image of `architecture`.

@@ -57,7 +57,8 @@ pub(crate) struct Prepare<'a> {
 
 /// Returns the name of the credential helper for `containerRegistry.provider`. The operator image contains the helper.
 fn helper(tf: &Terraform) -> Option<&'static str> {
-    tf.spec.container_registry.provider.helper()
+    let identity = tf.spec.container_registry.provider.identity();
+    identity.map(|identity| identity.helper)
 }
 
 /// Returns the init containers that pull and prepare the context, in order.

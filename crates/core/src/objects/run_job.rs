@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::RunSpec;
-use alustan_api::{Terraform, names, paths};
+use alustan_api::{RegistryProvider, Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, LocalObjectReference, PodSpec, PodTemplateSpec,
@@ -97,8 +97,8 @@ fn pod_metadata(job: &ObjectMeta, parts: &RunJobInputs<'_>) -> ObjectMeta {
         labels.insert(labels::CHANGES.to_owned(), "true".to_owned());
     }
     if parts.account.is_some() {
-        let (name, value) = pod::AZURE_IDENTITY;
-        labels.insert(name.to_owned(), value.to_owned());
+        // `spec.runner` does not name the cloud of the ServiceAccount.
+        labels.extend(pod::identity_labels(RegistryProvider::identities()));
     }
     ObjectMeta {
         labels: Some(labels),
