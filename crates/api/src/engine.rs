@@ -1,4 +1,4 @@
-//! Engines, comparison of their versions, and changes of the engine that need `spec.engine.allowSwitch`.
+//! Engines with their version, comparison of versions, and changes of the engine that need `spec.engine.allowSwitch`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,52 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Engine that applies modules.
-#[derive(
-    Serialize,
-    Deserialize,
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineName {
-    /// Terraform.
-    #[default]
-    Terraform,
-    /// OpenTofu.
-    Opentofu,
-}
-
-impl EngineName {
-    /// Returns the value of `spec.engine.name`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Terraform => "terraform",
-            Self::Opentofu => "opentofu",
-        }
-    }
-
-    /// Parses a value of `spec.engine.name`.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Terraform, Self::Opentofu]
-            .into_iter()
-            .find(|name| name.as_str() == text)
-    }
-}
-
-impl fmt::Display for EngineName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+use crate::engine_name::EngineName;
 
 /// Engine and its version.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]

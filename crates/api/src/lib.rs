@@ -9,6 +9,7 @@
 pub mod architecture;
 pub mod conditions;
 pub mod engine;
+mod engine_name;
 pub mod json_size;
 pub mod labels;
 pub mod names;
@@ -27,7 +28,8 @@ pub mod state_lock;
 pub mod status;
 
 pub use architecture::Architecture;
-pub use engine::{Engine, EngineName};
+pub use engine::Engine;
+pub use engine_name::EngineName;
 pub use notification::*;
 pub use object_key::ObjectKey;
 pub use reason::Reason;

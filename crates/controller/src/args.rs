@@ -345,9 +345,14 @@ fn architecture(text: &str) -> Result<Architecture> {
 /// Parses `NAME:VERSION=IMAGE`.
 fn engine_image(text: &str) -> Result<EngineImage> {
     let invalid = || {
+        let names = EngineName::VARIANTS
+            .iter()
+            .map(|name| name.as_str())
+            .collect::<Vec<_>>()
+            .join(" or ");
         format!(
-            "invalid engine {text:?}: expected NAME:VERSION=IMAGE, where NAME is terraform or \
-             opentofu and VERSION is complete, for example \
+            "invalid engine {text:?}: expected NAME:VERSION=IMAGE, where NAME is {names} and \
+             VERSION is complete, for example \
              opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
         )
     };

@@ -34,21 +34,13 @@ impl EngineProgram {
             .map(|folder| folder.join("terraform"))
             .find(|path| path.is_file())?;
         let real = fs::canonicalize(&program).ok()?;
-        let file_name = real.file_name()?.to_string_lossy();
-        let kind = if file_name.starts_with("tofu") {
-            EngineName::Opentofu
-        } else {
-            EngineName::Terraform
-        };
+        let kind = EngineName::of_program(&real.file_name()?.to_string_lossy());
         Some(Self { program, kind })
     }
 
     /// Returns the usual command name of the engine, for messages.
     pub fn name(&self) -> &'static str {
-        match self.kind {
-            EngineName::Terraform => "terraform",
-            EngineName::Opentofu => "tofu",
-        }
+        self.kind.program()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Converts the output of the engine to a failure with class ([`FailureClass`]), reason and message.
 
-use alustan_api::Reason;
 use alustan_api::reason::ReasonText;
 use alustan_api::report::{Failure, FailureClass, MAX_TEXT};
+use alustan_api::{EngineName, Reason};
 pub use alustan_state::error_text::{chain, place_in_json};
 
 /// Step of a run, for the reason and the message of a failure.
@@ -119,6 +119,10 @@ pub fn classify(step: RunStep, code: i32, stderr: &str) -> Failure {
 fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
     let lower = words.to_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
+    let refuses_version = || {
+        let mut engines = EngineName::VARIANTS.iter();
+        engines.any(|engine| lower.contains(engine.version_refusal()))
+    };
     if says(NO_BACKEND) || says(LOCKED) && says(NO_TABLE) {
         (FailureClass::User, Reason::BackendMissing)
     } else if says(NO_SUCH_BACKEND) {
@@ -129,7 +133,7 @@ fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
         (FailureClass::Transient, Reason::PlanStale)
     } else if says(MISSING_VALUE) {
         (FailureClass::User, Reason::VariablesInvalid)
-    } else if step != RunStep::Apply && says(INVALID) {
+    } else if step != RunStep::Apply && (says(INVALID) || refuses_version()) {
         (FailureClass::User, Reason::ModuleInvalid)
     } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
         (FailureClass::Module, Reason::ProviderNotFound)
@@ -208,8 +212,6 @@ const MISSING_VALUE: &[&str] = &[
 /// Messages of the engine for invalid configuration: a retry would fail with the same message. Ignored for [`RunStep::Apply`]: the plan
 /// succeeded with the same configuration, so the message comes from another program, for example from an engine that a provisioner executes.
 const INVALID: &[&str] = &[
-    "the terraform configuration must be valid before initialization",
-    "the opentofu configuration must be valid before initialization",
     "configuration must be valid before",
     "error: unsupported argument",
     "error: unsupported block type",
@@ -245,8 +247,6 @@ const INVALID: &[&str] = &[
     "error: invalid variable name",
     "error: unreadable module directory",
     "error: module not found",
-    "error: unsupported terraform core version",
-    "error: unsupported opentofu core version",
     "error: incorrect attribute value type",
     "error: cycle:",
 ];

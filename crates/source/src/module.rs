@@ -4,16 +4,17 @@ pub(crate) mod facts;
 mod hcl;
 mod json;
 
+use alustan_api::EngineName;
+
 use self::facts::Facts;
 use crate::repopath;
 
-/// Whether the engine reads the file as configuration: `*.tf`, `*.tofu` and their JSON forms, without backup files of editors.
+/// Whether an engine reads the file as configuration.
 pub(crate) fn is_configuration(path: &str) -> bool {
     let name = repopath::name(path);
-    let ours = [".tf", ".tf.json", ".tofu", ".tofu.json"]
+    EngineName::VARIANTS
         .iter()
-        .any(|end| name.ends_with(end));
-    ours && !name.starts_with('.')
+        .any(|engine| engine.is_configuration(name))
 }
 
 /// Reads the facts (module calls and backend) of a configuration file. Accepts any content, and takes linear time. The file name determines the

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use alustan_api::EngineName;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
@@ -119,6 +120,11 @@ fn constraints() -> Vec<(&'static str, Value)> {
     let strings = json!({"additionalProperties": {"type": "string"}});
     let lines = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
     let manual = json!({"enum": ["Manual"]});
+    let engines = EngineName::VARIANTS
+        .iter()
+        .map(|engine| engine.as_str())
+        .collect::<Vec<_>>()
+        .join("|");
     vec![
         ("image.repository", json!({"minLength": 1})),
         (
@@ -136,7 +142,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("baseImage", json!({"minLength": 1})),
         (
             "engines",
-            json!({"items": {"type": "string", "pattern": "^(terraform|opentofu):[0-9]+\\.[0-9]+\\.[0-9]+[^=]*=[^,]+$"}}),
+            json!({"items": {"type": "string", "pattern": format!(r"^({engines}):[0-9]+\.[0-9]+\.[0-9]+[^=]*=[^,]+$")}}),
         ),
         (
             "builder.kind",

@@ -121,7 +121,7 @@ fn root() -> PathBuf {
 mod tests {
     use std::collections::BTreeSet;
 
-    use alustan_api::{Reason, RegistryProvider, WorkloadIdentity};
+    use alustan_api::{EngineName, Reason, RegistryProvider, WorkloadIdentity};
 
     use super::*;
 
@@ -596,6 +596,14 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 10);
+    }
+
+    #[test]
+    fn each_engine_has_an_image() {
+        for engine in EngineName::VARIANTS {
+            let image = root().join(format!("images/{engine}/Dockerfile"));
+            assert!(image.exists(), "{}", image.display());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use kube_derive::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::EngineName;
+use crate::engine_name::EngineName;
 
 const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
 const VERSION_HELP: &str = "must be a version such as 1.12.6, or a version prefix such as 1.12";

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::engine::{Engine, EngineName};
 use alustan_api::report::{
     ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
     Undeclared, UnsavedPlace,
@@ -12,7 +11,7 @@ use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord,
     RunSpec, StateLock,
 };
-use alustan_api::{Reason, labels, names};
+use alustan_api::{Engine, EngineName, Reason, labels, names};
 use alustan_core::decide::decide;
 use alustan_core::model::facts::open_run;
 use alustan_core::observed::Seen;

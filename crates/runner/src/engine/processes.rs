@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use alustan_api::EngineName;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
     waitpid,
@@ -158,13 +159,13 @@ fn is_engine(pid: i32) -> bool {
         .is_some_and(is_engine_name)
 }
 
-/// Whether `name` is `terraform` or `tofu`, optionally with a version. The name of a provider, for example `terraform-provider-aws`, does
+/// Whether `name` is the name of the program of an engine, optionally with a version. The name of a provider, for example `terraform-provider-aws`, does
 /// not match.
 fn is_engine_name(name: &str) -> bool {
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-    ["terraform", "tofu"]
+    EngineName::VARIANTS
         .iter()
-        .filter_map(|engine| name.strip_prefix(engine))
+        .filter_map(|engine| name.strip_prefix(engine.program()))
         .any(|rest| {
             let version = rest.trim_start_matches(['-', '_']).trim_start_matches('v');
             version.chars().all(|c| c.is_ascii_digit() || c == '.')

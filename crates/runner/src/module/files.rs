@@ -1,8 +1,8 @@
-//! Configuration files of a module: `*.tf`, `*.tf.json` and, with OpenTofu, `*.tofu` and `*.tofu.json`.
+//! Configuration files of a module. Their names depend on the engine ([`EngineName::is_configuration`]).
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use alustan_api::EngineName;
 use hcl_edit::structure::Body;
@@ -24,42 +24,16 @@ pub struct ModuleFile {
     pub content: Content,
 }
 
-/// Reads the configuration files of the module in `directory`. Skips files that cannot be read or parsed, because the engine reports the
-/// errors of these files.
-pub fn read_module_files(directory: &Path, engine: EngineName) -> Vec<ModuleFile> {
+/// Reads the files in `directory` that one of `engines` reads as configuration. Skips files that cannot be read or parsed, because the engine
+/// reports the errors of these files.
+pub fn read_module_files(directory: &Path, engines: &[EngineName]) -> Vec<ModuleFile> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
     };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     paths
-        .filter_map(|path| read_module_file(&path, engine))
+        .filter_map(|path| read_module_file(&path, engines))
         .collect()
-}
-
-/// Syntax of a configuration file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Syntax {
-    Hcl,
-    Json,
-}
-
-/// Returns the syntax of the file `name`; `None` if the engine does not read it as configuration. The engine ignores hidden files.
-fn syntax(name: &str, engine: EngineName) -> Option<Syntax> {
-    let (stem, extensions) = name.split_once('.')?;
-    if stem.is_empty() {
-        return None;
-    }
-    let opentofu = match engine {
-        EngineName::Opentofu => true,
-        EngineName::Terraform => false,
-    };
-    match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
-        ["tf", ..] => Some(Syntax::Hcl),
-        ["tofu", ..] if opentofu => Some(Syntax::Hcl),
-        ["json", "tf", ..] => Some(Syntax::Json),
-        ["json", "tofu", ..] if opentofu => Some(Syntax::Json),
-        _ => None,
-    }
 }
 
 /// Whether the module in `directory` has a configuration file other than the files in `ours`, which the runner writes.
@@ -68,7 +42,7 @@ fn syntax(name: &str, engine: EngineName) -> Option<Syntax> {
 /// Fails if the folder cannot be read.
 pub fn has_configuration(directory: &Path, engine: EngineName, ours: &[&str]) -> io::Result<bool> {
     has_file(directory, |name| {
-        !ours.contains(&name) && syntax(name, engine).is_some()
+        !ours.contains(&name) && engine.is_configuration(name)
     })
 }
 
@@ -94,13 +68,19 @@ fn has_file(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<bo
     Ok(false)
 }
 
-fn read_module_file(path: &PathBuf, engine: EngineName) -> Option<ModuleFile> {
+fn read_module_file(path: &Path, engines: &[EngineName]) -> Option<ModuleFile> {
     let name = path.file_name()?.to_str()?.to_owned();
-    let syntax = syntax(&name, engine)?;
+    if !engines.iter().any(|engine| engine.is_configuration(&name)) {
+        return None;
+    }
     let text = fs::read_to_string(path).ok()?;
-    let content = match syntax {
-        Syntax::Json => Content::Json(serde_json::from_str(&text).ok()?),
-        Syntax::Hcl => Content::Hcl(text.parse().ok()?),
+    let content = if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        Content::Json(serde_json::from_str(&text).ok()?)
+    } else {
+        Content::Hcl(text.parse().ok()?)
     };
     Some(ModuleFile { name, content })
 }
@@ -130,7 +110,7 @@ mod tests {
             fs::write(directory.path().join(name), "{}").unwrap();
         }
         let names = |engine| {
-            let mut names: Vec<_> = read_module_files(directory.path(), engine)
+            let mut names: Vec<_> = read_module_files(directory.path(), &[engine])
                 .into_iter()
                 .map(|file| file.name)
                 .collect();

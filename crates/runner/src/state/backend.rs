@@ -75,7 +75,7 @@ pub fn has_resolved(directory: &Path) -> bool {
 
 /// Whether the module in `directory` declares a `backend` or `cloud` block, apart from [`BLOCK_FILE`].
 pub fn has_own_block(directory: &Path) -> bool {
-    let files = read_module_files(directory, EngineName::Opentofu);
+    let files = read_module_files(directory, EngineName::VARIANTS);
     files
         .iter()
         .filter(|file| file.name != BLOCK_FILE)

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use alustan_api::EngineName;
 use anyhow::{Context, Result, ensure};
 
 use super::file_io::{self, read};
@@ -23,12 +24,14 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
         .get("controller")
         .context("the release has no image `controller`")?
         .digest;
-    // Default base image of runner images: the last image with an engine in alphabetical order. This is `terraform` if the release has it,
-    // otherwise `opentofu`.
     let engines = images
         .iter()
         .filter_map(|(name, image)| Some((name, image, image.engine.as_ref()?)));
-    let base = engines.clone().next_back();
+    // Default base image of runner images: the first engine of `EngineName` for which the release has an image.
+    let base = EngineName::VARIANTS.iter().find_map(|engine| {
+        let mut images = engines.clone();
+        images.find(|(name, _, _)| *name == engine.as_str())
+    });
     let (base, image, _) = base.context("the release has no image with an engine")?;
     let base = format!("{registry}/{base}@{}", image.digest);
     let catalogue: Vec<String> = engines
