@@ -85,8 +85,10 @@ fn split(version: &str) -> (&str, Option<&str>) {
 pub fn order(one: &str, other: &str) -> Ordering {
     let key = |version: &str| {
         let (numbers, _) = split(version);
-        let numbers = numbers.split('.').map(|it| it.parse().unwrap_or_default());
-        numbers.collect::<Vec<u32>>()
+        numbers
+            .split('.')
+            .map(|it| it.parse().unwrap_or_default())
+            .collect::<Vec<u32>>()
     };
     let before = |version: &str| split(version).1.map(parts);
     key(one)

@@ -84,8 +84,10 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
         (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    let kept = name.get(..room.saturating_sub(9)).unwrap_or_default();
-    let kept = kept.trim_end_matches(['-', '.']);
+    let kept = name
+        .get(..room.saturating_sub(9))
+        .unwrap_or_default()
+        .trim_end_matches(['-', '.']);
     format!("{kept}-{digest:08x}{end}")
 }
 

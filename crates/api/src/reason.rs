@@ -272,8 +272,10 @@ impl Reason {
 
     /// Parses a stored reason. Accepts the names that earlier versions of the operator stored.
     pub fn from_stored(reason: &str) -> Option<Self> {
-        let renamed = RENAMED.iter().find(|(earlier, _)| *earlier == reason);
-        renamed.map_or_else(|| reason.parse().ok(), |(_, current)| Some(*current))
+        RENAMED
+            .iter()
+            .find(|(earlier, _)| *earlier == reason)
+            .map_or_else(|| reason.parse().ok(), |(_, current)| Some(*current))
     }
 }
 
@@ -291,10 +293,10 @@ pub fn current(reason: &str) -> &str {
 /// Returns the earlier name of a renamed reason, and other reasons unchanged. Ids of notifications contain this name, so that an upgrade
 /// which renames a reason does not send a notification again.
 pub fn earlier(reason: &str) -> &str {
-    let renamed = RENAMED
+    RENAMED
         .iter()
-        .find(|(_, current)| current.as_str() == reason);
-    renamed.map_or(reason, |(earlier, _)| earlier)
+        .find(|(_, current)| current.as_str() == reason)
+        .map_or(reason, |(earlier, _)| earlier)
 }
 
 /// Deserializes a stored reason with its current name.

@@ -10,8 +10,10 @@ impl TerraformSpec {
         let keys = [
             &repository.ssh_key_secret,
             &self.container_registry.secret_ref,
-        ];
-        let keys = keys.into_iter().flatten().map(|key| &key.name);
+        ]
+        .into_iter()
+        .flatten()
+        .map(|key| &key.name);
         let backend = self.backend.iter().flat_map(|backend| &backend.secret_ref);
         let environment = self
             .runner

@@ -103,13 +103,13 @@ impl Backend for Aws {
         let location = format!("{}/{}", text(config, "bucket")?, text(config, "key")?);
         let own = config
             .get("endpoints")
-            .and_then(|endpoints| endpoints.get("s3"));
-        let own = own
+            .and_then(|endpoints| endpoints.get("s3"))
             .and_then(Value::as_str)
             .or_else(|| text(config, "endpoint"));
         let mut variables = ENDPOINTS.iter().filter_map(|name| environment.get(*name));
-        let endpoint = own.or_else(|| variables.next().map(String::as_str));
-        let host = endpoint.and_then(crate::http::host);
+        let host = own
+            .or_else(|| variables.next().map(String::as_str))
+            .and_then(crate::http::host);
         Some(match host {
             Some(host) => format!("{host}/{location}"),
             None => location,

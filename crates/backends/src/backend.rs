@@ -29,8 +29,9 @@ impl Owner<'_> {
 
     /// Returns the key of the state: `spec.key`, or `NAMESPACE/NAME.tfstate`.
     pub(crate) fn key(self, spec: &BackendSpec) -> String {
-        let own = spec.key.clone();
-        own.unwrap_or_else(|| format!("{}.tfstate", self.path()))
+        spec.key
+            .clone()
+            .unwrap_or_else(|| format!("{}.tfstate", self.path()))
     }
 }
 
@@ -118,8 +119,11 @@ impl Invalid {
 /// Returns the arguments of the backend block, including `spec.config`.
 pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>) -> Config {
     let mut config = backend.config(spec, owner);
-    let own = spec.config.iter();
-    config.extend(own.map(|(name, value)| (name.clone(), value.value())));
+    config.extend(
+        spec.config
+            .iter()
+            .map(|(name, value)| (name.clone(), value.value())),
+    );
     config
 }
 

@@ -31,12 +31,14 @@ impl Backend for Gcp {
 
     fn location(&self, config: &Config, _: &Environment) -> Option<String> {
         let endpoint = text(config, "storage_custom_endpoint").and_then(crate::http::host);
-        let parts = [
+        let parts: Vec<_> = [
             endpoint.as_deref(),
             Some(text(config, "bucket")?),
             text(config, "prefix"),
-        ];
-        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         Some(parts.join("/"))
     }
 

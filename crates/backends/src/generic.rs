@@ -30,8 +30,13 @@ impl Backend for Generic {
 /// Returns the location of a state of type `kind`; `None` if [`PLACES`] does not contain the type.
 pub(crate) fn location(kind: &str, config: &Config) -> Option<String> {
     let (_, names) = PLACES.iter().find(|(known, _)| *known == kind)?;
-    let values = names.iter().filter_map(|name| text(config, name));
-    Some(values.collect::<Vec<_>>().join("/"))
+    Some(
+        names
+            .iter()
+            .filter_map(|name| text(config, name))
+            .collect::<Vec<_>>()
+            .join("/"),
+    )
 }
 
 /// Whether a location of type `kind` refers to the same state in every pod.

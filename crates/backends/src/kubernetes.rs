@@ -24,8 +24,10 @@ impl Backend for Kubernetes {
     /// The default suffix is `NAME-state`, because `NAME` may end in a number. The engine would mistake this number for the index of one of
     /// the Secrets of a large state (<https://github.com/hashicorp/terraform/issues/33995>).
     fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
-        let suffix = spec.secret_suffix.clone();
-        let suffix = suffix.unwrap_or_else(|| format!("{}-state", owner.name));
+        let suffix = spec
+            .secret_suffix
+            .clone()
+            .unwrap_or_else(|| format!("{}-state", owner.name));
         Config::from([
             ("namespace".to_owned(), json!(owner.namespace)),
             ("secret_suffix".to_owned(), json!(suffix)),

@@ -31,8 +31,9 @@ pub fn migration(from: &BackendInputs, to: &BackendInputs) -> Migration {
 /// Returns the value by which two locations of a state are compared. `Ok`: the address. `Err`, if the address is unknown: backend type and
 /// configuration without secrets.
 fn comparable_location(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
-    let known = address_of(backend).filter(|address| is_known(address));
-    known.ok_or((backend.kind.as_deref(), &backend.config))
+    address_of(backend)
+        .filter(|address| is_known(address))
+        .ok_or((backend.kind.as_deref(), &backend.config))
 }
 
 /// Returns the location of a state for messages: `s3://bucket/key`, `Secret NAME-state`, or a description if only the engine knows the location.

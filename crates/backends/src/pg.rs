@@ -49,8 +49,9 @@ impl Backend for Pg {
             Some((url, Some(("postgres" | "postgresql", _)))) => crate::http::path(url)?,
             Some((_, Some(_))) => return None,
             Some((pairs, None)) => server(|name, variable| {
-                let value = setting(pairs, name).map(str::to_owned);
-                value.or_else(|| environment.get(variable).cloned())
+                setting(pairs, name)
+                    .map(str::to_owned)
+                    .or_else(|| environment.get(variable).cloned())
             })?,
             None => server(|_, variable| environment.get(variable).cloned())?,
         };
@@ -73,12 +74,14 @@ fn server(value: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
 
 /// Returns the value of `name` in a connection string of `name=value` pairs.
 fn setting<'a>(pairs: &'a str, name: &str) -> Option<&'a str> {
-    let mut pairs = pairs.split_ascii_whitespace();
-    let value = pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
-    Some(value.trim_matches('\''))
+    pairs
+        .split_ascii_whitespace()
+        .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+        .map(|value| value.trim_matches('\''))
 }
 
 fn schema(spec: &BackendSpec, owner: Owner<'_>) -> String {
-    let own = spec.schema_name.clone();
-    own.unwrap_or_else(|| format!("{}_{}", owner.namespace, owner.name))
+    spec.schema_name
+        .clone()
+        .unwrap_or_else(|| format!("{}_{}", owner.namespace, owner.name))
 }

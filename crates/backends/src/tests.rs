@@ -199,8 +199,10 @@ fn secret_key_of_a_spec_field_is_refused(
     #[case] field: &str,
 ) {
     let data = Environment::from([(key.to_owned(), "x".to_owned())]);
-    let refused = inputs(Some(&spec(fields)), None, OWNER, data, &managed_secrets());
-    let text = refused.err().unwrap().to_string();
+    let text = inputs(Some(&spec(fields)), None, OWNER, data, &managed_secrets())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(text.starts_with("spec.backend.secretRef: "), "{text}");
     assert!(text.contains(key) && text.contains(field), "{text}");
 }
@@ -239,8 +241,9 @@ fn config_key_that_only_resembles_a_secret_is_accepted() {
 
 #[test]
 fn secret_data_sets_environment_or_backend_config() {
-    let data = ["AWS_ACCESS_KEY_ID", "conn_str", "https_proxy", "no-name"];
-    let data = data.map(|name| (name.to_owned(), "x".to_owned())).into();
+    let data = ["AWS_ACCESS_KEY_ID", "conn_str", "https_proxy", "no-name"]
+        .map(|name| (name.to_owned(), "x".to_owned()))
+        .into();
     let inputs = inputs(None, None, OWNER, data, &managed_secrets()).unwrap();
     let names: Vec<_> = inputs.environment.into_keys().collect();
     assert_eq!(names, ["AWS_ACCESS_KEY_ID", "https_proxy", "no-name"]);

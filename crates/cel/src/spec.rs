@@ -13,14 +13,14 @@ pub fn invalid_expression(spec: &TerraformSpec) -> Option<Failure> {
     }
     let wait_for = spec.wait_for.iter().map(|test| &test.cel);
     let health_checks = spec.health_checks.iter().map(|test| &test.cel);
-    let mut fields = (wait_for.enumerate().map(|test| ("waitFor", test)))
-        .chain(health_checks.enumerate().map(|test| ("healthChecks", test)));
-    fields.find_map(|(list, (index, expression))| {
-        let expression = expression.as_ref()?;
-        let Err(Nothing::Invalid(error)) = check(expression, OBJECT) else {
-            return None;
-        };
-        let message = format!("spec.{list}[{index}].cel: {error}: {expression}");
-        Some(Failure::user(Reason::InvalidExpression, message))
-    })
+    (wait_for.enumerate().map(|test| ("waitFor", test)))
+        .chain(health_checks.enumerate().map(|test| ("healthChecks", test)))
+        .find_map(|(list, (index, expression))| {
+            let expression = expression.as_ref()?;
+            let Err(Nothing::Invalid(error)) = check(expression, OBJECT) else {
+                return None;
+            };
+            let message = format!("spec.{list}[{index}].cel: {error}: {expression}");
+            Some(Failure::user(Reason::InvalidExpression, message))
+        })
 }

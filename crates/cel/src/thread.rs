@@ -12,9 +12,10 @@ pub(crate) fn apart<T: Send>(
     work: impl FnOnce() -> Result<T, Nothing> + Send,
 ) -> Result<T, Nothing> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(stack);
-        let thread = thread.spawn_scoped(scope, work);
-        let done = thread.map_err(|error| Nothing::Unknown(error.to_string()))?;
+        let done = std::thread::Builder::new()
+            .stack_size(stack)
+            .spawn_scoped(scope, work)
+            .map_err(|error| Nothing::Unknown(error.to_string()))?;
         let beyond = |_| {
             Err(Nothing::Invalid(
                 "the expression exceeds the limits of the CEL interpreter".to_owned(),

@@ -45,8 +45,10 @@ impl Cluster {
     /// configuration.
     pub(crate) async fn connect(arguments: &ClusterArguments) -> Result<Self, Error> {
         let config = config(arguments.context.clone()).await?;
-        let namespace = arguments.namespace.clone();
-        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = arguments
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
         Ok(Self { client, namespace })
     }
@@ -65,11 +67,12 @@ impl Cluster {
     /// [`Error::NoResource`] if it does not exist.
     pub(crate) async fn resource(&self, name: &str) -> Result<Terraform, Error> {
         let action = format!("read Terraform {}", self.key(name));
-        let tf = call(&action, self.api::<Terraform>().get_opt(name)).await?;
-        tf.ok_or_else(|| Error::NoResource {
-            name: name.to_owned(),
-            namespace: self.namespace.clone(),
-        })
+        call(&action, self.api::<Terraform>().get_opt(name))
+            .await?
+            .ok_or_else(|| Error::NoResource {
+                name: name.to_owned(),
+                namespace: self.namespace.clone(),
+            })
     }
 
     /// Lists the resources of `namespace`, or of all namespaces. Skips resources that this version of `kubectl alustan`
@@ -142,15 +145,17 @@ impl Cluster {
 
 async fn config(context: Option<String>) -> Result<Config, Error> {
     if context.is_none() {
-        let config = Config::infer().await;
-        return config.map_err(|error| Error::NoCluster(Box::new(error)));
+        return Config::infer()
+            .await
+            .map_err(|error| Error::NoCluster(Box::new(error)));
     }
     let options = KubeConfigOptions {
         context,
         ..KubeConfigOptions::default()
     };
-    let config = Config::from_kubeconfig(&options).await;
-    config.map_err(|error| Error::Kubeconfig(Box::new(error)))
+    Config::from_kubeconfig(&options)
+        .await
+        .map_err(|error| Error::Kubeconfig(Box::new(error)))
 }
 
 fn is_running(pod: &Pod) -> bool {

@@ -6,8 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// Returns the condition with type `kind`, if the operator has set it.
 pub(crate) fn condition(tf: &Terraform, kind: Kind) -> Option<&Condition> {
-    let mut conditions = tf.status.iter().flat_map(|status| &status.conditions);
-    conditions.find(|condition| condition.type_ == kind.as_str())
+    tf.status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .find(|condition| condition.type_ == kind.as_str())
 }
 
 /// Returns the reason of condition `Ready`.

@@ -21,19 +21,20 @@ pub(crate) struct Pending {
 /// If no plan waits for approval. The error contains state, reason and message of the resource.
 pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
-    let pending = plan.filter(|plan| plan.pending_approval).and_then(|plan| {
-        Some(Pending {
-            id: plan.id.clone()?,
-            summary: plan.summary.clone(),
+    plan.filter(|plan| plan.pending_approval)
+        .and_then(|plan| {
+            Some(Pending {
+                id: plan.id.clone()?,
+                summary: plan.summary.clone(),
+            })
         })
-    });
-    pending.ok_or_else(|| {
-        Error::Refused(format!(
-            "no plan of {} waits for approval; current state: {}",
-            ObjectKey::of(tf),
-            situation(tf)
-        ))
-    })
+        .ok_or_else(|| {
+            Error::Refused(format!(
+                "no plan of {} waits for approval; current state: {}",
+                ObjectKey::of(tf),
+                situation(tf)
+            ))
+        })
 }
 
 /// Checks that `given`, the plan id in the command line, is the id of `pending`. Succeeds if the command line has no plan id.

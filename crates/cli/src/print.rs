@@ -63,8 +63,11 @@ impl Parts {
 /// Returns the size of the incomplete character at the end of `bytes`, in bytes. 0 if the last character is complete or
 /// invalid.
 fn incomplete(bytes: &[u8]) -> usize {
-    let last = bytes.utf8_chunks().last();
-    let invalid = last.map(|chunk| chunk.invalid()).unwrap_or_default();
+    let invalid = bytes
+        .utf8_chunks()
+        .last()
+        .map(|chunk| chunk.invalid())
+        .unwrap_or_default();
     match std::str::from_utf8(invalid) {
         Err(error) if error.error_len().is_none() => invalid.len(),
         Ok(_) | Err(_) => 0,
@@ -83,14 +86,15 @@ fn shown(bytes: &[u8], is_terminal: bool) -> Cow<'_, [u8]> {
 /// Replaces control characters, except line feed and tab, and controls of bidirectional text by U+FFFD. Does not
 /// preserve colours: the engine prints none, because the runner starts it with `-no-color`.
 pub(crate) fn visible(text: &str) -> String {
-    let shown = text.chars().map(|c| {
-        if is_interpreted(c) {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            c
-        }
-    });
-    shown.collect()
+    text.chars()
+        .map(|c| {
+            if is_interpreted(c) {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 /// Whether a terminal interprets `c` instead of displaying it: C0, DEL and C1 except line feed and tab, and embeddings,
@@ -107,13 +111,17 @@ fn is_interpreted(c: char) -> bool {
 /// Formats `rows` as a table. Each column is as wide as its widest cell.
 pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..N).map(width).collect();
     let line = |row: &[String; N]| {
-        let cells = row.iter().zip(&widths);
-        let cells: Vec<_> = cells
+        let cells: Vec<_> = row
+            .iter()
+            .zip(&widths)
             .map(|(cell, width)| format!("{cell:width$}"))
             .collect();
         format!("{}\n", cells.join("   ").trim_end())

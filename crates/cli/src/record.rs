@@ -262,8 +262,9 @@ mod tests {
         #[case] record: RunRecord,
         #[case] wanted: Option<&str>,
     ) {
-        let message = busy(&ObjectKey::new("team", "web"), &record).err();
-        let message = message.map(|error| error.to_string());
+        let message = busy(&ObjectKey::new("team", "web"), &record)
+            .err()
+            .map(|error| error.to_string());
         match (&message, wanted) {
             (None, None) => {}
             (Some(message), Some(wanted)) => assert!(message.contains(wanted), "{message}"),

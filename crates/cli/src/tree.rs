@@ -96,8 +96,10 @@ impl Graph {
             rows: vec![header],
         };
         let has_dependencies = |key: &ObjectKey| self.dependencies.contains_key(key);
-        let roots = self.nodes.keys().filter(|key| !has_dependencies(key));
-        roots.for_each(|root| printer.print(root, "", ""));
+        self.nodes
+            .keys()
+            .filter(|key| !has_dependencies(key))
+            .for_each(|root| printer.print(root, "", ""));
         // Resources that no root leads to are part of a dependency cycle, or depend on a resource in a cycle.
         for key in self.nodes.keys() {
             if !printer.printed.contains(key) {
@@ -153,9 +155,9 @@ fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<ObjectKey> {
     let by_name = named_references(tf)
         .into_iter()
         .map(|reference| reference.key);
-    let selectors = outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some());
-    let by_selector =
-        selectors.flat_map(|(_, outputs_ref)| selected(tf, outputs_ref, all).unwrap_or_default());
+    let by_selector = outputs_refs(tf)
+        .filter(|(_, outputs_ref)| outputs_ref.selector.is_some())
+        .flat_map(|(_, outputs_ref)| selected(tf, outputs_ref, all).unwrap_or_default());
     by_name.chain(by_selector.map(ObjectKey::of)).collect()
 }
 

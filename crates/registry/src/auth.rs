@@ -230,21 +230,21 @@ impl AuthRequest<'_> {
 
 /// Returns the authentication challenge of a response. If the response has several challenges, `Bearer` is preferred to `Basic`.
 fn challenge(response: &Response) -> Challenge {
-    let headers = response
+    let challenges: Vec<Challenge> = response
         .headers()
         .get_all(WWW_AUTHENTICATE)
         .iter()
-        .filter_map(|value| value.to_str().ok());
-    let challenges: Vec<Challenge> = headers.flat_map(read_challenges).collect();
-    let bearer = challenges
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(read_challenges)
+        .collect();
+    challenges
         .iter()
-        .position(|challenge| matches!(challenge, Challenge::Bearer { .. }));
-    let chosen = bearer.or_else(|| {
-        challenges
-            .iter()
-            .position(|challenge| *challenge == Challenge::Basic)
-    });
-    chosen
+        .position(|challenge| matches!(challenge, Challenge::Bearer { .. }))
+        .or_else(|| {
+            challenges
+                .iter()
+                .position(|challenge| *challenge == Challenge::Basic)
+        })
         .and_then(|at| challenges.into_iter().nth(at))
         .unwrap_or(Challenge::Unknown)
 }
@@ -259,8 +259,9 @@ fn read_challenges(header: &str) -> Vec<Challenge> {
 
 fn read_challenge(challenge: &ChallengeRef<'_>) -> Challenge {
     let field = |wanted: &str| {
-        let mut fields = challenge.params.iter();
-        fields
+        challenge
+            .params
+            .iter()
             .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
             .map(|(_, value)| value.to_unescaped())
     };

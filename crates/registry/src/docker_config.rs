@@ -73,8 +73,11 @@ impl DockerConfig {
             .as_object()
             .ok_or_else(|| refuse("the Docker config is not a JSON object"))?;
         let helpers = read_helpers(root)?;
-        let store = root.get("credsStore").and_then(Value::as_str);
-        let store = store.filter(|name| !name.is_empty()).map(str::to_owned);
+        let store = root
+            .get("credsStore")
+            .and_then(Value::as_str)
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned);
         let none = Map::new();
         let (auths, current) = match root.get("auths") {
             Some(auths) => {
@@ -89,14 +92,16 @@ impl DockerConfig {
             }
             None => (root, false),
         };
-        let entries = auths.iter().filter_map(|(key, entry)| {
-            Some(
-                read_entry(key, entry)
-                    .transpose()?
-                    .map(|credential| (Key::parse(key), credential)),
-            )
-        });
-        let entries = entries.collect::<Result<BTreeMap<_, _>, _>>()?;
+        let entries = auths
+            .iter()
+            .filter_map(|(key, entry)| {
+                Some(
+                    read_entry(key, entry)
+                        .transpose()?
+                        .map(|credential| (Key::parse(key), credential)),
+                )
+            })
+            .collect::<Result<BTreeMap<_, _>, _>>()?;
         if entries.is_empty() {
             let program = store.as_ref().or_else(|| helpers.values().next());
             return Err(program.map_or_else(
@@ -141,8 +146,9 @@ impl DockerConfig {
     /// Returns the credential of the key that matches the repository and has the longest path. Of two keys with the same path, a host
     /// without `*` has precedence.
     pub fn credentials_for(&self, image: &ImageName) -> Option<&Credential> {
-        let fitting = self.entries.iter().filter(|(key, _)| key.fits(image));
-        fitting
+        self.entries
+            .iter()
+            .filter(|(key, _)| key.fits(image))
             .max_by_key(|(key, _)| (key.path.len(), !key.host.contains('*')))
             .map(|(_, credential)| credential)
     }
@@ -218,12 +224,13 @@ fn label_fits(pattern: &str, label: &str) -> bool {
     let inner = label
         .strip_prefix(start)
         .and_then(|label| label.strip_suffix(end));
-    let rest = inner.and_then(|inner| {
-        middle.split('*').try_fold(inner, |rest, part| {
-            rest.split_once(part).map(|(_, rest)| rest)
+    inner
+        .and_then(|inner| {
+            middle.split('*').try_fold(inner, |rest, part| {
+                rest.split_once(part).map(|(_, rest)| rest)
+            })
         })
-    });
-    rest.is_some()
+        .is_some()
 }
 
 fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Error> {
@@ -233,10 +240,10 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
     let helpers = helpers
         .as_object()
         .ok_or_else(|| refuse("`credHelpers` is not a JSON object"))?;
-    let programs = helpers
+    Ok(helpers
         .iter()
-        .filter_map(|(key, program)| Some((Key::parse(key), program.as_str()?.to_owned())));
-    Ok(programs.collect())
+        .filter_map(|(key, program)| Some((Key::parse(key), program.as_str()?.to_owned())))
+        .collect())
 }
 
 fn asks_for(program: &str) -> String {

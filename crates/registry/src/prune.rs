@@ -105,9 +105,10 @@ pub fn choose(
         staying.iter().chain(&kept).filter_map(context).collect();
     let mut seen = BTreeSet::new();
     let images = going.iter().map(|image| image.digest.clone());
-    let contexts = going.iter().filter_map(context);
-    let contexts =
-        contexts.filter(|context| !contexts_needed.contains(context) && !needed.contains(context));
+    let contexts = going
+        .iter()
+        .filter_map(context)
+        .filter(|context| !contexts_needed.contains(context) && !needed.contains(context));
     images
         .chain(contexts)
         .filter(|digest| seen.insert(digest.clone()))

@@ -141,13 +141,13 @@ impl ImageRef {
             None => (text, None),
         };
         let slash = rest.rfind('/').map_or(0, |at| at + 1);
-        let colon = rest
+        let (path, tag) = rest
             .get(slash..)
             .and_then(|last| last.find(':'))
-            .map(|at| slash + at);
-        let (path, tag) = colon.map_or((rest, None), |at| {
-            (rest.get(..at).unwrap_or_default(), rest.get(at + 1..))
-        });
+            .map(|at| slash + at)
+            .map_or((rest, None), |at| {
+                (rest.get(..at).unwrap_or_default(), rest.get(at + 1..))
+            });
         let name = name::split(path).map_err(refuse)?;
         match (tag, digest) {
             (None, None) => Self::tagged(name, "latest"),

@@ -113,7 +113,7 @@ mod tests {
     fn long_names_and_link_targets_are_preserved() {
         let folder = tempfile::tempdir().unwrap();
         let long = format!("{}/x", vec!["a".repeat(100); 5].join("/"));
-        let entries = [
+        let mut entries = [
             ("l", Item::Link { target: &long }),
             (
                 long.as_str(),
@@ -122,8 +122,8 @@ mod tests {
                     content: b"x",
                 },
             ),
-        ];
-        let mut entries = entries.to_vec();
+        ]
+        .to_vec();
         entries.sort_by_key(|(path, _)| *path);
         let bytes = pack(entries.into_iter()).unwrap();
         unpack(bytes.as_slice(), folder.path(), &UnpackLimits::default()).unwrap();

@@ -192,8 +192,10 @@ impl GitCache {
         let commit = self.fetched(question, revision).await?;
         let permit = self.reading.acquire(Size::Small, &self.tenant).await;
         let newer = newest();
-        let newer = self.commits.get(&self.folder(question, &newer), &newer);
-        let commit = newer.unwrap_or(commit);
+        let commit = self
+            .commits
+            .get(&self.folder(question, &newer), &newer)
+            .unwrap_or(commit);
         revision.clone_from(&commit.revision);
         match self.read(question, &module, &commit, permit, known).await {
             Err(error) if store::is_own_fault(&error) => {
@@ -292,8 +294,10 @@ impl GitCache {
         let (selection, packed, bytes) = if let Some(packed) = known.get(&id) {
             (selection, packed, None)
         } else {
-            let objects = selection.entries.values();
-            let objects = objects.map(|entry| entry.object.as_str());
+            let objects = selection
+                .entries
+                .values()
+                .map(|entry| entry.object.as_str());
             let most = call.size.content(self.options.context_bytes);
             let contents = call.contents(objects, most).await?;
             drop(files);

@@ -67,9 +67,11 @@ impl FairSemaphore {
 
     fn grant_permits(self: &Arc<Self>, state: &mut State) {
         while state.granted < self.at_once {
-            let waiting = state.tenants.iter_mut();
-            let waiting = waiting.filter(|(_, tenant)| !tenant.waiting.is_empty());
-            let next = waiting.min_by_key(|(_, tenant)| (tenant.granted, tenant.last));
+            let next = state
+                .tenants
+                .iter_mut()
+                .filter(|(_, tenant)| !tenant.waiting.is_empty())
+                .min_by_key(|(_, tenant)| (tenant.granted, tenant.last));
             let Some((name, tenant)) = next else {
                 return;
             };
@@ -193,8 +195,7 @@ mod tests {
         for tenant in ["a", "b", "z"] {
             returns(tenant);
         }
-        let order = received(&mut names, 12).await;
-        let order: Vec<_> = order.chars().collect();
+        let order: Vec<_> = received(&mut names, 12).await.chars().collect();
         for semaphore in order.windows(3) {
             assert!(semaphore.contains(&'z'), "{order:?}");
         }

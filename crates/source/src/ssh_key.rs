@@ -12,9 +12,8 @@ const OPENSSH_MAGIC: &[u8] = b"openssh-key-v1\0";
 /// [`Error::SshKeyInvalid`] if `key` is not a private key, [`Error::SshKeyEncrypted`] if `key` has a passphrase.
 pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
     let invalid = |why| Error::SshKeyInvalid { why };
-    let text =
-        std::str::from_utf8(key.expose()).map_err(|_| invalid("the key is not valid UTF-8"))?;
-    let text = text
+    let text = std::str::from_utf8(key.expose())
+        .map_err(|_| invalid("the key is not valid UTF-8"))?
         .trim_start_matches('\u{feff}')
         .replace("\r\n", "\n")
         .replace('\r', "\n");

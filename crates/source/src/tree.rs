@@ -98,10 +98,11 @@ pub(crate) struct Followed {
 impl Tree {
     /// Parses the output of `git ls-tree -r -l -z`; `None` if the format differs.
     pub(crate) fn read(listing: &[u8]) -> Option<Self> {
-        let lines = listing
+        let entries = listing
             .split(|byte| *byte == 0)
-            .filter(|line| !line.is_empty());
-        let entries = lines.map(read_line).collect::<Option<BTreeMap<_, _>>>()?;
+            .filter(|line| !line.is_empty())
+            .map(read_line)
+            .collect::<Option<BTreeMap<_, _>>>()?;
         Some(Self {
             entries,
             ..Self::default()
@@ -201,8 +202,10 @@ impl Tree {
             steps.take(next.len())?;
             match self.get(&next).map(|entry| entry.kind) {
                 Some(Kind::Link) => {
-                    let target = self.link(&next).filter(|target| !target.is_empty());
-                    let target = target.ok_or(Unresolvable::Missing)?;
+                    let target = self
+                        .link(&next)
+                        .filter(|target| !target.is_empty())
+                        .ok_or(Unresolvable::Missing)?;
                     links.push(next.clone());
                     steps.take(target.len())?;
                     if target.starts_with('/') {

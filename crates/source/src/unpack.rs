@@ -175,15 +175,15 @@ impl Unpacking {
         let target = self.dest.join(path);
         let executable = entry.header().mode().map_err(UnpackError::Damaged)? & 0o100 != 0;
         let mode = if executable { 0o755 } else { 0o644 };
-        let open = OpenOptions::new()
+        let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(mode)
-            .open(&target);
-        let mut file = open.map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => refused(path, "already exists"),
-            _ => write_error(&target, source),
-        })?;
+            .open(&target)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => refused(path, "already exists"),
+                _ => write_error(&target, source),
+            })?;
         let (limit, remaining) = (self.limits.bytes, self.limits.bytes - self.bytes);
         self.bytes += copy(
             &mut entry.take(remaining.saturating_add(1)),

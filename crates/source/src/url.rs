@@ -255,8 +255,8 @@ fn host_and_port(address: &str) -> Result<(String, String), String> {
     }
     let number = port
         .strip_prefix(':')
-        .and_then(|port| port.parse::<u16>().ok());
-    let number = number.ok_or_else(|| format!("`{port}` is not a port"))?;
+        .and_then(|port| port.parse::<u16>().ok())
+        .ok_or_else(|| format!("`{port}` is not a port"))?;
     Ok((host, format!(":{number}")))
 }
 

@@ -47,11 +47,12 @@ impl Snapshot {
 
     /// Returns the size of all values after `changes` are applied, in bytes.
     pub fn size_with(&self, changes: &Changes) -> usize {
-        let kept = self
+        let kept: usize = self
             .data
             .iter()
-            .filter(|(key, _)| !changes.contains_key(*key));
-        let kept: usize = kept.map(|(_, value)| value.len()).sum();
+            .filter(|(key, _)| !changes.contains_key(*key))
+            .map(|(_, value)| value.len())
+            .sum();
         let set: usize = changes.values().flatten().map(Vec::len).sum();
         kept + set
     }

@@ -91,8 +91,13 @@ impl StateStore {
         let snapshot = read_pointer(&*secrets, &pointer).await?;
         let parsed = parse_pointer(&pointer, &snapshot)?;
         let slots = with_used(&parsed, &pointer, slots, &*slot_source).await;
-        let used = parsed.current.iter().flat_map(|current| &current.slots);
-        let others: Vec<String> = used.filter(|slot| **slot != pointer).cloned().collect();
+        let others: Vec<String> = parsed
+            .current
+            .iter()
+            .flat_map(|current| &current.slots)
+            .filter(|slot| **slot != pointer)
+            .cloned()
+            .collect();
         let mut snapshots = read_slots(&*secrets, &others).await?;
         snapshots.insert(pointer.clone(), snapshot.clone());
         let state = match &parsed.current {
@@ -267,9 +272,11 @@ async fn with_used(
     mut slots: Vec<String>,
     slot_source: &dyn SlotSource,
 ) -> Vec<String> {
-    let used = parsed.used().into_iter();
-    let unknown = used.filter(|slot| *slot != pointer && !slots.contains(slot));
-    let numbers = unknown.filter_map(|slot| slot.rsplit('-').next()?.parse::<u32>().ok());
+    let numbers = parsed
+        .used()
+        .into_iter()
+        .filter(|slot| *slot != pointer && !slots.contains(slot))
+        .filter_map(|slot| slot.rsplit('-').next()?.parse::<u32>().ok());
     if let Some(wanted) = numbers.max().and_then(|last| last.checked_add(1)) {
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
         for slot in slot_source.request_slots(wanted).await {
@@ -288,14 +295,15 @@ fn known_slots(
     snapshots: &BTreeMap<String, Snapshot>,
 ) -> Vec<Slot> {
     let others = slots.into_iter().filter(|slot| slot != pointer);
-    let all = std::iter::once(pointer.to_owned()).chain(others);
-    all.map(|name| {
-        let version = snapshots
-            .get(&name)
-            .map(|snapshot| snapshot.version.clone());
-        Slot::new(name, version)
-    })
-    .collect()
+    std::iter::once(pointer.to_owned())
+        .chain(others)
+        .map(|name| {
+            let version = snapshots
+                .get(&name)
+                .map(|snapshot| snapshot.version.clone());
+            Slot::new(name, version)
+        })
+        .collect()
 }
 
 fn compress(state: &[u8]) -> Vec<u8> {

@@ -229,8 +229,10 @@ fn schema(keys: &[Key]) -> Result<Value> {
     });
     for key in keys {
         let path = key.path.join(".");
-        let known = constraints.iter().position(|(name, _)| *name == path);
-        let constraint = known.map(|at| constraints.swap_remove(at).1);
+        let constraint = constraints
+            .iter()
+            .position(|(name, _)| *name == path)
+            .map(|at| constraints.swap_remove(at).1);
         let property = match &key.default {
             None => object(),
             Some(default) => property(key, default, constraint)?,
@@ -275,8 +277,10 @@ fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Val
 fn schema_at<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
     let mut schema = root;
     for name in path {
-        let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
-        let properties = properties.with_context(|| format!("values.yaml: {path:?}"))?;
+        let properties = schema
+            .get_mut("properties")
+            .and_then(Value::as_object_mut)
+            .with_context(|| format!("values.yaml: {path:?}"))?;
         schema = properties.entry(name.clone()).or_insert(Value::Null);
     }
     Ok(schema)
@@ -347,8 +351,9 @@ mod tests {
 
     /// Returns the words of `text` that begin with `ALUSTAN_`.
     fn variables(text: &str) -> BTreeSet<&str> {
-        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words.filter(|word| word.starts_with("ALUSTAN_")).collect()
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with("ALUSTAN_"))
+            .collect()
     }
 
     /// Environment variables of flags that the chart does not set, because its manifests use the default mount path and the default port.

@@ -92,11 +92,11 @@ impl Crate {
     /// imports from it.
     fn read(folder: &Path) -> Result<Self> {
         let mut krate = Self::default();
-        let mut roots = ["lib.rs", "main.rs"]
+        let root = ["lib.rs", "main.rs"]
             .map(|name| folder.join(name))
-            .into_iter();
-        let root = roots.find(|root| root.exists());
-        let root = root.with_context(|| format!("no lib.rs or main.rs in {}", folder.display()))?;
+            .into_iter()
+            .find(|root| root.exists())
+            .with_context(|| format!("no lib.rs or main.rs in {}", folder.display()))?;
         krate.read_file(&Vec::new(), &root, folder)?;
         Ok(krate)
     }
@@ -110,10 +110,11 @@ impl Crate {
             .map_err(|error| anyhow!("{}: {error}", file.display()))?;
         for child in self.scan(names, file, tokens) {
             let name = child.last().context("a child module has no name")?;
-            let paths = [format!("{name}.rs"), format!("{name}/mod.rs")];
-            let mut paths = paths.map(|path| folder.join(path)).into_iter();
-            let path = paths.find(|path| path.exists());
-            let path = path.with_context(|| format!("no file for {}", child.join("::")))?;
+            let path = [format!("{name}.rs"), format!("{name}/mod.rs")]
+                .map(|path| folder.join(path))
+                .into_iter()
+                .find(|path| path.exists())
+                .with_context(|| format!("no file for {}", child.join("::")))?;
             let folder = folder.join(name);
             self.read_file(&child, &path, &folder)?;
         }
@@ -146,8 +147,11 @@ impl Crate {
     fn edges(&self) -> BTreeMap<&Path, BTreeMap<&Path, String>> {
         let mut edges: BTreeMap<&Path, BTreeMap<&Path, String>> = BTreeMap::new();
         for (names, module) in &self.modules {
-            let imports = module.imports.iter().filter(|import| !import.is_public);
-            let imports = imports.map(|import| &import.path);
+            let imports = module
+                .imports
+                .iter()
+                .filter(|import| !import.is_public)
+                .map(|import| &import.path);
             for path in imports.chain(&module.paths) {
                 let Some((defining, item)) = self.resolve(names, path, &mut BTreeSet::new()) else {
                     continue;
@@ -190,8 +194,12 @@ impl Crate {
                 let is_child = self
                     .modules
                     .contains_key(&[base.as_slice(), std::slice::from_ref(first)].concat());
-                let module = self.modules.get(from)?;
-                let is_imported = module.imports.iter().any(|import| import.name == *first);
+                let is_imported = self
+                    .modules
+                    .get(from)?
+                    .imports
+                    .iter()
+                    .any(|import| import.name == *first);
                 (is_child || is_imported).then(|| self.find(&base, path, seen))?
             }
         }
@@ -258,16 +266,21 @@ impl Crate {
 
 /// Returns the shortest cycle of `edges` as text.
 fn describe_circle(edges: &BTreeMap<&Path, BTreeMap<&Path, String>>) -> Option<String> {
-    let circles = edges
+    let circle = edges
         .keys()
-        .filter_map(|start| shortest_circle(edges, start));
-    let circle = circles.min_by_key(Vec::len)?;
-    let steps = circle.iter().zip(circle.iter().cycle().skip(1));
-    let steps = steps.filter_map(|(from, to)| {
-        let item = edges.get(from)?.get(to)?;
-        Some(format!("{} uses {item} of {}", named(from), named(to)))
-    });
-    Some(steps.collect::<Vec<_>>().join(", "))
+        .filter_map(|start| shortest_circle(edges, start))
+        .min_by_key(Vec::len)?;
+    Some(
+        circle
+            .iter()
+            .zip(circle.iter().cycle().skip(1))
+            .filter_map(|(from, to)| {
+                let item = edges.get(from)?.get(to)?;
+                Some(format!("{} uses {item} of {}", named(from), named(to)))
+            })
+            .collect::<Vec<_>>()
+            .join(", "),
+    )
 }
 
 /// Returns the last two segments of a path.

@@ -99,14 +99,13 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
 /// Returns the alerting rules as a `PrometheusRule` of the Prometheus operator
 /// (<https://prometheus-operator.dev/docs/api-reference/api/#monitoring.coreos.com/v1.PrometheusRule>).
 fn prometheus_rule() -> Result<String> {
-    let rules =
-        std::fs::read_to_string(root().join(ALERTS)).with_context(|| format!("read {ALERTS}"))?;
-    let rules: Vec<String> = rules
+    let rules = std::fs::read_to_string(root().join(ALERTS))
+        .with_context(|| format!("read {ALERTS}"))?
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| format!("  {line}\n"))
-        .collect();
-    let rules = rules.concat();
+        .collect::<Vec<String>>()
+        .concat();
     Ok(format!(
         "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: alustan\n  \
          namespace: alustan-system\nspec:\n{rules}"
@@ -184,8 +183,9 @@ mod tests {
 
     /// Returns the words of `text` that begin with `alustan_`.
     fn metrics_in(text: &str) -> Vec<&str> {
-        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words.filter(|word| word.starts_with("alustan_")).collect()
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with("alustan_"))
+            .collect()
     }
 
     #[test]
@@ -269,10 +269,9 @@ mod tests {
                 .count()
         };
         let page = "https://github.com/alustan/alustan/blob/main/docs/troubleshooting.md#";
-        let links = alerts
+        let links: Vec<&str> = alerts
             .lines()
-            .filter_map(|line| line.split_once("runbook_url:"));
-        let links: Vec<&str> = links
+            .filter_map(|line| line.split_once("runbook_url:"))
             .map(|(_, link)| link.trim().trim_matches('"'))
             .collect();
         assert_eq!(links.len(), count("- alert:"));
@@ -358,12 +357,17 @@ mod tests {
     fn dangerous_advice(text: &str) -> Vec<String> {
         let mut matches = Vec::new();
         for paragraph in text.split("\n\n") {
-            let words = paragraph.split(|c: char| c.is_whitespace() || c == '\\');
-            let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+            let words: Vec<&str> = paragraph
+                .split(|c: char| c.is_whitespace() || c == '\\')
+                .filter(|word| !word.is_empty())
+                .collect();
             let line = words.join(" ");
-            let sentences = line.split(". ").flat_map(|part| part.split(['|', '"']));
-            let advice = sentences.filter(|sentence| is_dangerous_advice(sentence));
-            matches.extend(advice.map(str::to_owned));
+            matches.extend(
+                line.split(". ")
+                    .flat_map(|part| part.split(['|', '"']))
+                    .filter(|sentence| is_dangerous_advice(sentence))
+                    .map(str::to_owned),
+            );
         }
         matches
     }
@@ -406,10 +410,11 @@ mod tests {
         for name in MESSAGE_CRATES.into_iter().chain(["cli"]) {
             code(&root().join("crates").join(name).join("src"), &mut messages);
         }
-        let documents = paths
+        let texts: Vec<String> = paths
             .iter()
-            .map(|path| std::fs::read_to_string(path).unwrap());
-        let texts: Vec<String> = documents.chain([messages]).collect();
+            .map(|path| std::fs::read_to_string(path).unwrap())
+            .chain([messages])
+            .collect();
         let advice = texts.iter().flat_map(|text| dangerous_advice(text));
         assert_eq!(advice.collect::<Vec<_>>(), Vec::<String>::new());
     }
@@ -418,8 +423,10 @@ mod tests {
     fn every_row_of_security_tests_names_existing_tests() {
         let docs = std::fs::read_to_string(root().join(SECURITY_TESTS)).unwrap();
         let code = all_code();
-        let rows = docs.lines().filter(|line| line.starts_with('|'));
-        let rows = rows.filter(|row| !row.ends_with("| tests |") && !row.starts_with("|---"));
+        let rows = docs
+            .lines()
+            .filter(|line| line.starts_with('|'))
+            .filter(|row| !row.ends_with("| tests |") && !row.starts_with("|---"));
         let mut count = 0;
         for row in rows {
             assert_shown(row, &code);
@@ -480,14 +487,16 @@ mod tests {
     /// Returns the link targets of a Markdown text, except those on other hosts.
     fn links(text: &str) -> Vec<String> {
         let mut fenced = false;
-        let lines = text.lines().filter(|line| {
-            if line.trim_start().starts_with("```") {
-                fenced = !fenced;
-                return false;
-            }
-            !fenced
-        });
-        let lines: Vec<&str> = lines.collect();
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| {
+                if line.trim_start().starts_with("```") {
+                    fenced = !fenced;
+                    return false;
+                }
+                !fenced
+            })
+            .collect();
         let text = lines.join("\n");
         let targets = text
             .split("](")
@@ -527,9 +536,10 @@ mod tests {
                 assert!(target.exists(), "{message}");
                 if !fragment.is_empty() {
                     let text = std::fs::read_to_string(&target).unwrap();
-                    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
-                    let mut anchors =
-                        headings.map(|heading| anchor(heading.trim_start_matches('#')));
+                    let mut anchors = text
+                        .lines()
+                        .filter_map(|line| line.strip_prefix('#'))
+                        .map(|heading| anchor(heading.trim_start_matches('#')));
                     let by_id = text.contains(&format!("id=\"{fragment}\""));
                     assert!(
                         by_id || anchors.any(|anchor| anchor == fragment),

@@ -117,8 +117,7 @@ impl Texts {
         let mut texts = Self::default();
         let documents = std::fs::read_dir(root)?
             .map(|entry| Ok(entry?.path()))
-            .collect::<Result<Vec<_>>>()?;
-        let documents = documents
+            .collect::<Result<Vec<_>>>()?
             .into_iter()
             .filter(|path| has_extension(path, &["md"]));
         for path in PLACES.iter().map(|place| root.join(place)).chain(documents) {
@@ -182,8 +181,11 @@ impl Texts {
             rest = after;
             match first {
                 TokenTree::Punct(hash) if hash.as_char() == '#' => {
-                    let attribute = rest.first().map(ToString::to_string).unwrap_or_default();
-                    let attribute = attribute.replace(' ', "");
+                    let attribute = rest
+                        .first()
+                        .map(ToString::to_string)
+                        .unwrap_or_default()
+                        .replace(' ', "");
                     if is_test(rest) && !is_in_test {
                         let item = rest.len() - after_item(rest).len();
                         let (item, after) = rest.split_at(item);
@@ -255,20 +257,23 @@ fn comments(text: &str, mark: &str) -> String {
     let lines = text
         .lines()
         .filter(|line| !line.starts_with("#!/"))
-        .filter_map(|line| line.trim_start().strip_prefix(mark));
-    let lines = lines.map(|line| line.trim_start_matches(['/', '!', '#']).trim());
+        .filter_map(|line| line.trim_start().strip_prefix(mark))
+        .map(|line| line.trim_start_matches(['/', '!', '#']).trim());
     without_code(&lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// Returns Markdown without code blocks and inline code.
 fn without_code(text: &str) -> String {
     let mut is_code = false;
-    let lines = text.lines().filter(|line| {
-        let fence = line.trim_start().starts_with("```");
-        is_code ^= fence;
-        !fence && !is_code
-    });
-    let text = lines.collect::<Vec<_>>().join("\n");
+    let text = text
+        .lines()
+        .filter(|line| {
+            let fence = line.trim_start().starts_with("```");
+            is_code ^= fence;
+            !fence && !is_code
+        })
+        .collect::<Vec<_>>()
+        .join("\n");
     text.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 

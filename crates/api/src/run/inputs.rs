@@ -133,8 +133,10 @@ pub struct BackendInputs {
 impl BackendInputs {
     /// Returns the partial backend configuration (`-backend-config`), including its secret part.
     pub fn whole_config(&self) -> BTreeMap<String, Value> {
-        let secret = self.secret_config.iter();
-        let secret = secret.map(|(name, value)| (name.clone(), value.as_str().into()));
+        let secret = self
+            .secret_config
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_str().into()));
         self.config.clone().into_iter().chain(secret).collect()
     }
 }

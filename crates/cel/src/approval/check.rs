@@ -21,16 +21,14 @@ pub struct BadRule {
 /// # Errors
 /// The first rule whose expression is invalid, or cannot have a boolean result.
 pub fn check(rules: &[ApprovalRule]) -> Result<(), BadRule> {
-    let checked =
-        rules
-            .iter()
-            .enumerate()
-            .map(|(index, rule)| match crate::check(&rule.when, PLAN) {
-                Ok(()) | Err(Nothing::Unknown(_)) => Ok(()),
-                Err(wrong) => Err(BadRule {
-                    index,
-                    what: wrong.to_string(),
-                }),
-            });
-    checked.collect()
+    rules
+        .iter()
+        .enumerate()
+        .try_for_each(|(index, rule)| match crate::check(&rule.when, PLAN) {
+            Ok(()) | Err(Nothing::Unknown(_)) => Ok(()),
+            Err(wrong) => Err(BadRule {
+                index,
+                what: wrong.to_string(),
+            }),
+        })
 }

@@ -79,8 +79,10 @@ impl Logs {
         let mut buffer = vec![0; 64 * 1024];
         let mut parts = Parts::default();
         loop {
-            let read = log.read(&mut buffer).await;
-            let read = read.map_err(|error| Error::Refused(format!("cannot {action}: {error}")))?;
+            let read = log
+                .read(&mut buffer)
+                .await
+                .map_err(|error| Error::Refused(format!("cannot {action}: {error}")))?;
             match buffer.get(..read) {
                 None | Some([]) => return parts.end(),
                 Some(bytes) => parts.add(bytes)?,
@@ -142,8 +144,10 @@ impl Logs {
     /// Returns the error for a run without a Job.
     fn no_job(&self, cluster: &Cluster, tf: &Terraform, jobs: &[String]) -> Error {
         let key = cluster.key(&self.name);
-        let numbers = jobs.iter().filter_map(|job| Some(number(job)?.to_string()));
-        let numbers: Vec<_> = numbers.collect();
+        let numbers: Vec<_> = jobs
+            .iter()
+            .filter_map(|job| Some(number(job)?.to_string()))
+            .collect();
         let numbers = if numbers.is_empty() {
             "none".to_owned()
         } else {
@@ -151,9 +155,10 @@ impl Logs {
         };
         let reason = match self.run.or_else(|| reported(tf)) {
             Some(run) => {
-                let reports = tf.status.iter().flat_map(|status| &status.runs);
-                let error = reports
-                    .into_iter()
+                let error = tf
+                    .status
+                    .iter()
+                    .flat_map(|status| &status.runs)
                     .find(|report| report.number == run)
                     .and_then(|report| report.error.as_ref());
                 let error = error.map_or_else(String::new, |error| format!("; run error: {error}"));
@@ -212,8 +217,9 @@ fn start(pod: &Pod) -> Start {
     let statuses = pod
         .status
         .as_ref()
-        .and_then(|status| status.container_statuses.as_ref());
-    let statuses = statuses.map(Vec::as_slice).unwrap_or_default();
+        .and_then(|status| status.container_statuses.as_ref())
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     // `statuses` includes injected sidecars, so the container of the engine is selected by name.
     let engine = statuses
         .iter()
@@ -243,17 +249,17 @@ fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
         RunKind::Drift,
         RunKind::Destroy,
     ];
-    let mut wanted = kinds
+    kinds
         .into_iter()
-        .map(|kind| names::run_job(name, kind, run));
-    wanted.find(|job| jobs.contains(job))
+        .map(|kind| names::run_job(name, kind, run))
+        .find(|job| jobs.contains(job))
 }
 
 /// Returns the run `wanted` if the run report contains its log. Without `wanted`, returns the last run with a log.
 /// `keys` are the keys of the run report.
 fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> Option<i64> {
-    let runs = keys.filter_map(|key| key::log_of(key));
-    runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
+    keys.filter_map(|key| key::log_of(key))
+        .filter(|run| wanted.is_none_or(|wanted| wanted == *run))
         .max()
 }
 
@@ -271,14 +277,19 @@ fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
 
 /// Returns the highest run number in the status of `tf`.
 fn reported(tf: &Terraform) -> Option<i64> {
-    let runs = tf.status.iter().flat_map(|status| &status.runs);
-    runs.map(|run| run.number).max()
+    tf.status
+        .iter()
+        .flat_map(|status| &status.runs)
+        .map(|run| run.number)
+        .max()
 }
 
 /// Returns the name of the Job with the highest run number.
 fn last(jobs: &[String]) -> Option<String> {
-    let numbered = jobs.iter().filter_map(|job| Some((number(job)?, job)));
-    numbered.max().map(|(_, job)| job.clone())
+    jobs.iter()
+        .filter_map(|job| Some((number(job)?, job)))
+        .max()
+        .map(|(_, job)| job.clone())
 }
 
 /// Returns the run number in the name of a Job.

@@ -83,14 +83,15 @@ impl Restore {
 async fn find(cluster: &Cluster, key: &ObjectKey) -> Result<Secret, Error> {
     let name = names::record(&key.name);
     let action = format!("read Secret {name} of {key}");
-    let secret = call(&action, cluster.api::<Secret>().get_opt(&name)).await?;
-    secret.ok_or_else(|| {
-        Error::Refused(format!(
-            "Secret {name} not found in namespace {}. Restore the Secrets of {key} from the backup \
-             first; see docs/backup.md",
-            key.namespace
-        ))
-    })
+    call(&action, cluster.api::<Secret>().get_opt(&name))
+        .await?
+        .ok_or_else(|| {
+            Error::Refused(format!(
+                "Secret {name} not found in namespace {}. Restore the Secrets of {key} from the \
+                 backup first; see docs/backup.md",
+                key.namespace
+            ))
+        })
 }
 
 /// Checks that `secret` is the run record of an earlier resource with the name of `tf`.

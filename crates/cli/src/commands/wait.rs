@@ -57,8 +57,10 @@ impl WaitTarget {
         let source = status.and_then(|status| Some(&status.source.as_ref()?.revision));
         let applied = status.and_then(|status| status.last_applied.as_ref()?.revision.as_ref());
         let is_revision = |commit: &String| {
-            let mut revisions = source.into_iter().chain(applied);
-            revisions.any(|revision| revision.starts_with(commit))
+            source
+                .into_iter()
+                .chain(applied)
+                .any(|revision| revision.starts_with(commit))
         };
         self.generation.is_none_or(is_observed) && self.revision.as_ref().is_none_or(is_revision)
     }

@@ -159,8 +159,8 @@ fn registry_that_needs_a_credential_helper_is_refused(
     #[case] config: &str,
     #[case] helper: Option<&str>,
 ) {
-    let opened = read(config);
-    let opened = opened.open(&ImageName::parse("b.example/x").unwrap());
+    let config = read(config);
+    let opened = config.open(&ImageName::parse("b.example/x").unwrap());
     match helper {
         None => assert!(opened.is_ok()),
         Some(helper) => {
@@ -272,8 +272,10 @@ proptest! {
 fn a_config_with_too_many_values_is_refused() {
     let many = vec![json!({"": 0}); json_size::VALUES];
     let config = json!({"auths": {"h.example": {"auth": AUTH}}, "x": many});
-    let refused = DockerConfig::parse(config.to_string().as_bytes());
-    let error = refused.err().unwrap().to_string();
+    let error = DockerConfig::parse(config.to_string().as_bytes())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(
         error.contains("values, more than the limit of 10000"),
         "{error}"

@@ -49,8 +49,9 @@ impl Call<'_> {
         time: Duration,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let done = tokio::time::timeout(time, work).await;
-        done.map_err(|_| self.timeout_error(time))?
+        tokio::time::timeout(time, work)
+            .await
+            .map_err(|_| self.timeout_error(time))?
     }
 
     pub(super) fn timeout_error(&self, after: Duration) -> Error {

@@ -114,8 +114,9 @@ impl Call<'_> {
         manifest: &Digest,
     ) -> Result<Bytes, Error> {
         let path = format!("manifests/{manifest}");
-        let request = session.request(Method::GET, &path);
-        let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
+        let request = session
+            .request(Method::GET, &path)
+            .header(header::ACCEPT, MANIFESTS.join(", "));
         let bytes = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
         self.check(&bytes, manifest)?;
         let most = self.shared.options.context_bytes;
@@ -140,6 +141,9 @@ impl Call<'_> {
 
 /// Returns the digest of `image`, or else its tag, or else `latest`.
 fn reference(image: &ImageRef) -> &str {
-    let digest = image.digest().map(Digest::as_str);
-    digest.or_else(|| image.tag()).unwrap_or("latest")
+    image
+        .digest()
+        .map(Digest::as_str)
+        .or_else(|| image.tag())
+        .unwrap_or("latest")
 }

@@ -82,8 +82,9 @@ impl Call<'_> {
         session: &Session,
         tag: String,
     ) -> Result<Option<TaggedImage>, Error> {
-        let request = session.request(Method::GET, &format!("manifests/{tag}"));
-        let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
+        let request = session
+            .request(Method::GET, &format!("manifests/{tag}"))
+            .header(header::ACCEPT, MANIFESTS.join(", "));
         let answer = match self.send_bounded(request, MANIFEST).await {
             Err(error) if error.is_not_found() => return Ok(None),
             other => other?,

@@ -15,10 +15,12 @@ pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
     let mut certificates = Vec::new();
     for bundle in &options.ca_pem {
         let before = certificates.len();
-        let parts = bundle
-            .split_inclusive(END)
-            .filter(|part| part.ends_with(END));
-        certificates.extend(parts.map(|part| part.as_bytes().to_vec()));
+        certificates.extend(
+            bundle
+                .split_inclusive(END)
+                .filter(|part| part.ends_with(END))
+                .map(|part| part.as_bytes().to_vec()),
+        );
         if certificates.len() == before {
             return Err(setup("a CA bundle contains no PEM certificate"));
         }
@@ -68,8 +70,8 @@ fn http(
         .iter()
         .map(read)
         .collect::<Result<Vec<_>, _>>()?;
-    let builder = reqwest::Client::builder().tls_certs_merge(trusted);
-    let builder = builder
+    let builder = reqwest::Client::builder()
+        .tls_certs_merge(trusted)
         .connect_timeout(options.connect_timeout)
         .redirect(Policy::custom(move |attempt| follow_if(attempt, redirects)))
         .user_agent(USER_AGENT);

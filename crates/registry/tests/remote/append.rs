@@ -847,8 +847,8 @@ async fn refused_token_is_replaced_once() {
     assert_eq!(server.requests("GET", push).len(), 2);
     let server = FakeRegistry::start("Bearer", |seen, _| {
         is_put(seen).then_some(Fault::Status(401))
-    });
-    let server = server.await;
+    })
+    .await;
     let base = server.add_image("team/base", "amd64", &BASE);
     let error = append(&base, &server).await.unwrap_err();
     assert_failure(&error, "RegistryUnauthorized", false, &["push the image"]);

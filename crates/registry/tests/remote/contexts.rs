@@ -260,7 +260,9 @@ async fn endless_context_is_not_pulled(#[case] path: &'static str) {
         ..Options::default()
     });
     let access = plain(None);
-    let pulled = client.pull_context(&repository, image.digest().unwrap(), &access);
-    let error = pulled.await.unwrap_err();
+    let error = client
+        .pull_context(&repository, image.digest().unwrap(), &access)
+        .await
+        .unwrap_err();
     assert_failure(&error, "RegistryError", false, &["larger than"]);
 }

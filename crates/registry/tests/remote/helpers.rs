@@ -53,8 +53,7 @@ impl FakeHelper {
     }
 
     fn requests(&self) -> Vec<String> {
-        let requests = fs::read_to_string(self.folder.path().join("asked"));
-        requests
+        fs::read_to_string(self.folder.path().join("asked"))
             .unwrap_or_default()
             .lines()
             .map(str::to_owned)

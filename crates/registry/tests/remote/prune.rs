@@ -43,8 +43,11 @@ pub(crate) async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Di
     .to_string();
     let put = http
         .put(format!("{base}/manifests/{tag}"))
-        .header("Content-Type", IMAGE);
-    let put = put.body(manifest.clone()).send().await.unwrap();
+        .header("Content-Type", IMAGE)
+        .body(manifest.clone())
+        .send()
+        .await
+        .unwrap();
     assert_eq!(
         put.status(),
         StatusCode::CREATED,
@@ -181,8 +184,10 @@ async fn next_page_begins_after_the_last_valid_tag() {
             (200, None, json!({"name": "x", "tags": []}).to_string())
         }
         "/v2/team/x/tags/list" => {
-            let tags = (0..499).map(|number| format!("context-{number:016x}"));
-            let tags: Vec<String> = tags.chain(["../x".to_owned()]).collect();
+            let tags: Vec<String> = (0..499)
+                .map(|number| format!("context-{number:016x}"))
+                .chain(["../x".to_owned()])
+                .collect();
             (200, None, json!({"name": "x", "tags": tags}).to_string())
         }
         _ => (200, None, "{}".to_owned()),
@@ -216,8 +221,9 @@ async fn endless_tag_list_is_an_error() {
             let from = last
                 .and_then(|digits| u64::from_str_radix(digits.get(..16)?, 16).ok())
                 .map_or(0, |last| last + 1);
-            let tags = (from..from + 40_000).map(|number| format!("context-{number:016x}"));
-            let tags: Vec<String> = tags.collect();
+            let tags: Vec<String> = (from..from + 40_000)
+                .map(|number| format!("context-{number:016x}"))
+                .collect();
             (200, None, json!({"name": "x", "tags": tags}).to_string())
         }
         _ => (200, None, "{}".to_owned()),
@@ -357,8 +363,10 @@ async fn context_is_pushed_by_digest_if_its_tag_is_immutable() {
         let server = immutable(taken_by).await;
         let (client, name) = (client(Options::default()), name(&server.host));
         let (digest, access) = (Digest::of(b"x"), plain(None));
-        let pushed = client.push_context(&name, &digest, b"x"[..].into(), &access);
-        let digest = pushed.await.unwrap();
+        let digest = client
+            .push_context(&name, &digest, b"x"[..].into(), &access)
+            .await
+            .unwrap();
         let by_digest = server.seen(&format!("/v2/team/x/manifests/{digest}"));
         assert_eq!(by_digest.len(), 1);
         assert_eq!(by_digest[0].method, "PUT");

@@ -63,16 +63,19 @@ impl RepositoryCall<'_> {
     /// Returns the tree and the committer date of `commit`.
     pub(super) async fn snapshot(&self, commit: &CommitId) -> Result<Snapshot, Error> {
         let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()];
-        let listing = self.local(
-            "list the files of",
-            &arguments,
-            Vec::new(),
-            self.size.listing(),
-        );
-        let listing = listing.await?;
+        let listing = self
+            .local(
+                "list the files of",
+                &arguments,
+                Vec::new(),
+                self.size.listing(),
+            )
+            .await?;
         let bytes = listing.len();
-        let tree = self.unblocked(move || Tree::read(&listing)).await?;
-        let mut tree = tree.ok_or_else(|| self.nonsense())?;
+        let mut tree = self
+            .unblocked(move || Tree::read(&listing))
+            .await?
+            .ok_or_else(|| self.nonsense())?;
         let links: Vec<(String, Entry)> = tree
             .unread_links()
             .map(|(path, entry)| (path.clone(), entry.clone()))
@@ -121,12 +124,14 @@ impl RepositoryCall<'_> {
         };
         let (mut closure, mut requests) = self.unblocked(started).await??;
         while !requests.is_empty() {
-            let known = requests
+            let known: Vec<(Option<Arc<Facts>>, FileRequest)> = requests
                 .into_iter()
-                .map(|file| (facts.get(&file.path, &file.object), file));
-            let known: Vec<(Option<Arc<Facts>>, FileRequest)> = known.collect();
-            let unread = known.iter().filter(|(facts, _)| facts.is_none());
-            let unread = unread.map(|(_, file)| file.object.as_str());
+                .map(|file| (facts.get(&file.path, &file.object), file))
+                .collect();
+            let unread = known
+                .iter()
+                .filter(|(facts, _)| facts.is_none())
+                .map(|(_, file)| file.object.as_str());
             let most = self.size.content(Closure::BYTES);
             let contents = self.contents(unread, most).await?;
             let (facts, nonsense) = (facts.clone(), self.nonsense());
@@ -153,8 +158,9 @@ impl RepositoryCall<'_> {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|error| cache_error("read", self.repository, io::Error::other(error)))
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| cache_error("read", self.repository, io::Error::other(error)))
     }
 
     /// Returns the contents of objects, at most `limit` bytes in total. Each object is read once.
@@ -214,11 +220,12 @@ impl RepositoryCall<'_> {
 /// contains the line `committer NAME <ADDRESS> SECONDS ZONE`. `None` if the date is missing or invalid. See
 /// <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
 fn committed_at(commit: &[u8]) -> Option<i64> {
-    let mut headers = commit
+    let seconds = commit
         .split(|byte| *byte == b'\n')
-        .take_while(|line| !line.is_empty());
-    let committer = headers.find_map(|line| line.strip_prefix(b"committer "))?;
-    let seconds = committer.rsplit(|byte| *byte == b' ').nth(1)?;
+        .take_while(|line| !line.is_empty())
+        .find_map(|line| line.strip_prefix(b"committer "))?
+        .rsplit(|byte| *byte == b' ')
+        .nth(1)?;
     std::str::from_utf8(seconds).ok()?.parse().ok()
 }
 

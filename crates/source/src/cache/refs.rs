@@ -52,13 +52,16 @@ fn find(listing: &str, reference: &Reference) -> Option<Revision> {
         return Some(Revision::of_commit(commit));
     }
     let names = names(reference);
-    let mut own = names
+    let (name, commit) = names
         .iter()
-        .filter(|name| *reference == Reference::Default || name.as_str() != HEAD);
-    let (name, commit) = own.find_map(|name| Some((name, id_of(listing, name)?)))?;
+        .filter(|name| *reference == Reference::Default || name.as_str() != HEAD)
+        .find_map(|name| Some((name, id_of(listing, name)?)))?;
     let name = name.trim_end_matches("^{}");
-    let behind = (name == HEAD).then(|| behind_head(listing)).flatten();
-    let reference = behind.unwrap_or(name).to_owned();
+    let reference = (name == HEAD)
+        .then(|| behind_head(listing))
+        .flatten()
+        .unwrap_or(name)
+        .to_owned();
     Some(Revision { commit, reference })
 }
 
@@ -78,8 +81,9 @@ fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
 }
 
 fn lines<'a>(listing: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let lines = listing.lines().filter_map(|line| line.split_once('\t'));
-    lines
+    listing
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
         .filter(move |(_, ref_name)| *ref_name == name)
         .map(|(id, _)| id)
 }

@@ -70,8 +70,9 @@ impl GitCache {
         kept: &str,
     ) -> Result<Commit, Error> {
         let known = || {
-            let commit = self.commits.get(folder, revision);
-            commit.filter(|_| store::exists(folder))
+            self.commits
+                .get(folder, revision)
+                .filter(|_| store::exists(folder))
         };
         if let Some(commit) = known() {
             return Ok(commit);

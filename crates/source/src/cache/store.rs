@@ -252,16 +252,16 @@ fn size_of(repository: &Path) -> u64 {
 }
 
 fn packs_of(repository: &Path) -> impl Iterator<Item = (String, u64)> + use<> {
-    let entries = fs::read_dir(repository.join("objects/pack"))
+    fs::read_dir(repository.join("objects/pack"))
         .into_iter()
-        .flatten();
-    entries.filter_map(|entry| {
-        let entry = entry.ok()?;
-        Some((
-            entry.file_name().to_string_lossy().into_owned(),
-            entry.metadata().ok()?.len(),
-        ))
-    })
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            Some((
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.metadata().ok()?.len(),
+            ))
+        })
 }
 
 /// Whether a damaged repository of the cache is the probable cause of `error`, so that a fetch into a new repository may succeed.
@@ -276,8 +276,8 @@ pub(super) fn is_own_fault(error: &Error) -> bool {
 }
 
 fn idle_for(path: &Path) -> Duration {
-    let used = fs::metadata(path.join(USED)).or_else(|_| fs::metadata(path));
-    let used = used
+    let used = fs::metadata(path.join(USED))
+        .or_else(|_| fs::metadata(path))
         .and_then(|metadata| metadata.modified())
         .unwrap_or_else(|_| SystemTime::now());
     used.elapsed().unwrap_or_default()

@@ -99,8 +99,10 @@ impl GitCache {
             for graft in &grafts {
                 let submodule = self.snapshot(call, &graft.commit).await?;
                 let path = graft.path.clone();
-                let with = call.unblocked(move || grafted.with(&path, &submodule));
-                grafted = with.await?.map_err(|why| call.unusable(&graft.path, why))?;
+                grafted = call
+                    .unblocked(move || grafted.with(&path, &submodule))
+                    .await?
+                    .map_err(|why| call.unusable(&graft.path, why))?;
             }
             let tree = &grafted.tree;
             let commit_id = &commit.revision.commit;
@@ -359,9 +361,11 @@ mod tests {
             bytes,
         };
         let mebibytes = |number: usize| snapshot(Tree::default(), number << 20);
-        let grafted = Grafted::new(&mebibytes(20));
-        let grafted = grafted.with("a", &mebibytes(20)).unwrap();
-        let grafted = grafted.with("b", &mebibytes(24)).unwrap();
+        let grafted = Grafted::new(&mebibytes(20))
+            .with("a", &mebibytes(20))
+            .unwrap()
+            .with("b", &mebibytes(24))
+            .unwrap();
         let refused = grafted.with("c", &snapshot(Tree::default(), 1));
         assert_eq!(
             refused.err().unwrap(),

@@ -158,8 +158,11 @@ fn folders(entries: &BTreeMap<String, Entry>) -> u64 {
     let mut before = "";
     let mut count = 0;
     for path in entries.keys() {
-        let pairs = path.bytes().zip(before.bytes());
-        let shared = pairs.take_while(|(byte, other)| byte == other).count();
+        let shared = path
+            .bytes()
+            .zip(before.bytes())
+            .take_while(|(byte, other)| byte == other)
+            .count();
         let separators = path.bytes().skip(shared).filter(|byte| *byte == b'/');
         count += separators.count() as u64;
         before = path;

@@ -69,8 +69,8 @@ impl GitAccess {
             }
         }
         if let Some(bundle) = &credentials.ca_bundle {
-            let named = environment.iter();
-            let named: BTreeMap<String, OsString> = named
+            let named: BTreeMap<String, OsString> = environment
+                .iter()
                 .map(|(name, value)| (name.clone(), value.into()))
                 .collect();
             let file = write("ca.pem", trusted_with(&named, bundle).as_bytes())?;
@@ -162,8 +162,9 @@ mod tests {
     fn missing_credentials_set_no_environment() {
         let root = tempfile::tempdir().unwrap();
         let url = RepositoryUrl::parse("https://host/r").unwrap();
-        let access = GitAccess::open(root.path(), &url, &Credentials::default(), &BTreeMap::new());
-        let access = access.ok().unwrap();
+        let access = GitAccess::open(root.path(), &url, &Credentials::default(), &BTreeMap::new())
+            .ok()
+            .unwrap();
         assert_eq!(
             access.environment().keys().collect::<Vec<_>>(),
             ["GIT_TERMINAL_PROMPT"]

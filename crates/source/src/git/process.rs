@@ -73,8 +73,9 @@ pub(crate) async fn run(
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(RunError::Spawn)?;
     let group = Group::of(&child);
-    let end = tokio::time::timeout(bounds.time, finish(&mut child, input, bounds.stdout));
-    let finished = end.await.map_err(|_| RunError::Timeout(bounds.time))??;
+    let finished = tokio::time::timeout(bounds.time, finish(&mut child, input, bounds.stdout))
+        .await
+        .map_err(|_| RunError::Timeout(bounds.time))??;
     group.disarm();
     if finished.status.code() == Some(NOT_FOUND) {
         let error = io::Error::new(io::ErrorKind::NotFound, finished.stderr);

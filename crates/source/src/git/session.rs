@@ -111,10 +111,12 @@ impl Session {
     }
 
     fn prepare_ssh(&mut self, credentials: &Credentials) -> Result<(), Error> {
-        let key = credentials.ssh_key.as_ref();
-        let key = key.ok_or_else(|| Error::SshKeyMissing {
-            remote: self.remote.clone(),
-        })?;
+        let key = credentials
+            .ssh_key
+            .as_ref()
+            .ok_or_else(|| Error::SshKeyMissing {
+                remote: self.remote.clone(),
+            })?;
         self.write("key", ssh_key::normalise(key)?.expose())?;
         let hosts = known_hosts::effective(credentials.known_hosts.as_deref());
         self.write("known_hosts", hosts.as_bytes())?;
@@ -158,8 +160,9 @@ impl Session {
         bounds: Bounds,
     ) -> Result<Vec<u8>, Error> {
         let command = self.command(repository, arguments, bounds.memory);
-        let finished = process::run(command, input, bounds).await;
-        let finished = finished.map_err(|error| self.run_error(action, error))?;
+        let finished = process::run(command, input, bounds)
+            .await
+            .map_err(|error| self.run_error(action, error))?;
         if finished.status.success() {
             Ok(finished.stdout)
         } else {
@@ -236,10 +239,13 @@ impl Session {
 
     fn redact(&self, text: &str) -> String {
         let folder = self.folder.path().display().to_string();
-        let secrets = self.secrets.iter().filter(|secret| !secret.is_empty());
-        let text = secrets.fold(text.to_owned(), |text, secret| {
-            text.replace(secret.as_str(), "***")
-        });
+        let text = self
+            .secrets
+            .iter()
+            .filter(|secret| !secret.is_empty())
+            .fold(text.to_owned(), |text, secret| {
+                text.replace(secret.as_str(), "***")
+            });
         text.replace(&format!("{folder}/"), "")
     }
 }
@@ -267,8 +273,8 @@ pub(crate) fn ssh_command(folder: &Path) -> String {
 
 /// Returns the path of the certificate bundle that is set in `environment`.
 fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
-    let named = environment.get("GIT_SSL_CAINFO");
-    named
+    environment
+        .get("GIT_SSL_CAINFO")
         .or_else(|| environment.get("SSL_CERT_FILE"))
         .map(OsString::as_os_str)
 }
@@ -276,8 +282,8 @@ fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
 /// Returns `bundle` together with the certificates of the bundle that `environment` names, or of the system bundle. Git reads only one file, and must
 /// trust public CAs in addition to a private CA.
 pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &str) -> String {
-    let usual = named_bundle(environment).into_iter();
-    let usual = usual
+    let usual = named_bundle(environment)
+        .into_iter()
         .chain(SYSTEM.iter().map(OsStr::new))
         .find_map(|path| std::fs::read_to_string(path).ok())
         .unwrap_or_default();

@@ -199,10 +199,11 @@ fn folders(folder: &Path) -> usize {
     let mut unread = vec![folder.to_owned()];
     let mut count = 0;
     while let Some(folder) = unread.pop() {
-        let paths = fs::read_dir(folder)
+        let inner: Vec<PathBuf> = fs::read_dir(folder)
             .unwrap()
-            .map(|entry| entry.unwrap().path());
-        let inner: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir())
+            .collect();
         count += inner.len();
         unread.extend(inner);
     }
@@ -252,8 +253,7 @@ fn paths_of_more_than_1024_bytes_are_refused() {
     ] {
         let temp = tempfile::tempdir().unwrap();
         let archive = files_at(&BTreeSet::from([path]));
-        let outcome = unpack(archive.as_slice(), temp.path(), &UnpackLimits::default());
-        let error = outcome.err();
+        let error = unpack(archive.as_slice(), temp.path(), &UnpackLimits::default()).err();
         assert_eq!(
             error.as_ref().map_or("ok", |error| error.reason().as_str()),
             reason
@@ -312,8 +312,8 @@ fn inner_links_and_folders_are_created() {
 /// Returns all names in a folder except `in`, where archives are unpacked, and `secret`.
 fn outside(temp: &std::path::Path) -> Vec<String> {
     let entries = std::fs::read_dir(temp).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
-    names
+    entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .filter(|name| name != "in" && name != "secret")
         .collect()
 }

@@ -55,8 +55,8 @@ impl CountingGit {
             ..CacheOptions::default()
         };
         let path = std::env::var_os("PATH").unwrap();
-        let folders = std::iter::once(self.folder.path().to_owned());
-        let folders = folders.chain(std::env::split_paths(&path));
+        let folders =
+            std::iter::once(self.folder.path().to_owned()).chain(std::env::split_paths(&path));
         let path = std::env::join_paths(folders).unwrap();
         options.environment.insert("PATH".to_owned(), path);
         TestCache::with(options)
@@ -64,8 +64,7 @@ impl CountingGit {
 
     /// Returns the number of calls of `subcommand` so far. `batch` means `cat-file --batch`, which reads files.
     fn calls(&self, subcommand: &str) -> usize {
-        let calls = std::fs::read_to_string(self.folder.path().join("calls"));
-        let calls = calls.unwrap_or_default();
+        let calls = std::fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default();
         calls.lines().filter(|call| *call == subcommand).count()
     }
 
@@ -175,10 +174,11 @@ async fn all(requests: Vec<Request>) -> Vec<Answer> {
 }
 
 fn packed(answers: &[Answer]) -> Vec<usize> {
-    let packed = answers
+    answers
         .iter()
-        .filter(|answer| answer.context.bytes.is_some());
-    packed.map(|answer| answer.number).collect()
+        .filter(|answer| answer.context.bytes.is_some())
+        .map(|answer| answer.number)
+        .collect()
 }
 
 /// A commit costs one `fetch`, one `ls-tree`, and for each changed module two `cat-file` calls and one packed context.
@@ -315,7 +315,11 @@ async fn fetch_failure_is_shared_by_all_waiting_callers() {
     }
     assert_eq!(git.calls("fetch"), 1);
     // A request after the failure fetches again.
-    let later = request_all(&cache, &url, &head, 0..1).pop().unwrap();
-    later.await.unwrap().unwrap_err();
+    request_all(&cache, &url, &head, 0..1)
+        .pop()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap_err();
     assert_eq!(git.calls("fetch"), 2);
 }

@@ -20,8 +20,9 @@ fn repository(cache: &TestCache) -> PathBuf {
 
 /// Returns text that compresses badly.
 fn noise(words: u32) -> String {
-    let words = (0..words).map(|n| n.wrapping_mul(2_654_435_761).to_string());
-    words.collect()
+    (0..words)
+        .map(|n| n.wrapping_mul(2_654_435_761).to_string())
+        .collect()
 }
 
 fn packs(cache: &TestCache) -> usize {

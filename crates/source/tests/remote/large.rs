@@ -18,8 +18,12 @@ fn bytes_in(path: &Path) -> u64 {
     if !metadata.is_dir() {
         return metadata.len();
     }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| bytes_in(&entry.path())).sum()
+    fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| bytes_in(&entry.path()))
+        .sum()
 }
 
 /// Returns incompressible bytes.

@@ -90,8 +90,7 @@ async fn repositories_use_the_proxy_unless_no_proxy_matches() {
     let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
     let (proxy, credentials) = (Proxy::start().await, server.credentials(None));
     let through = [("HTTPS_PROXY", proxy.address.as_str())];
-    let cache = TestCache::with(options(&through));
-    let context = cache
+    let context = TestCache::with(options(&through))
         .context(&server.url(), "", &credentials)
         .await
         .unwrap();
@@ -99,8 +98,7 @@ async fn repositories_use_the_proxy_unless_no_proxy_matches() {
     let joined = proxy.joined.load(Ordering::SeqCst);
     assert!(joined >= 2, "the question and the fetch: {joined}");
     let past = [through[0], ("NO_PROXY", "10.0.0.0,127.0.0.1")];
-    let cache = TestCache::with(options(&past));
-    cache
+    TestCache::with(options(&past))
         .context(&server.url(), "", &credentials)
         .await
         .unwrap();

@@ -101,8 +101,10 @@ async fn submodules_of_disallowed_repositories_are_refused() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let allows = |url: &RepositoryUrl| url.remote().ends_with("/s.git");
     let url = server.url();
-    let refused = cache.with_allowed_submodules(&url, "m", &none, &allows);
-    let refused = refused.await.unwrap_err();
+    let refused = cache
+        .with_allowed_submodules(&url, "m", &none, &allows)
+        .await
+        .unwrap_err();
     assert_eq!(refused.reason().as_str(), "SubmoduleUnusable");
     let message = refused.to_string();
     assert!(

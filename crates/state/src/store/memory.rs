@@ -79,14 +79,19 @@ impl Memory {
     /// Returns the slots that neither the current nor the previous version uses.
     pub(super) fn free_slots(&self) -> Vec<Slot> {
         let used = self.pointer.used();
-        let free = self.slots.iter().filter(|slot| !used.contains(&slot.name));
-        free.cloned().collect()
+        self.slots
+            .iter()
+            .filter(|slot| !used.contains(&slot.name))
+            .cloned()
+            .collect()
     }
 
     /// Returns the names of the unread slots among the first `needed` free slots.
     pub(super) fn unread_slots(&self, needed: usize) -> Vec<String> {
-        let free = self.free_slots().into_iter().take(needed);
-        free.filter(|slot| slot.version.is_none())
+        self.free_slots()
+            .into_iter()
+            .take(needed)
+            .filter(|slot| slot.version.is_none())
             .map(|slot| slot.name)
             .collect()
     }

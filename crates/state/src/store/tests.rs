@@ -255,15 +255,18 @@ async fn slots_named_by_the_pointer_are_requested_before_reads() {
     let used = pointer(&secrets).current.unwrap().slots.len() - 1;
     let requested = Arc::new(RecordedSlots::default());
     let (place, chunk) = ("state".to_owned(), 128);
-    let reopened = StateStore::open_with_chunk(
+    let stored = StateStore::open_with_chunk(
         secrets.clone(),
         place,
         names(1),
         requested.clone(),
         writer(),
         chunk,
-    );
-    let stored = reopened.await.unwrap().get().await;
+    )
+    .await
+    .unwrap()
+    .get()
+    .await;
     assert_eq!(*stored.unwrap(), state(1, 400));
     assert!(used > 1, "{used}");
     assert_eq!(*requested.0.lock(), [used]);
@@ -452,11 +455,11 @@ async fn decompression_of_a_state_version_is_limited() {
         packed.write_all(&zeros).unwrap();
     }
     let version = version_of(b"{}", sha256_hex(b"{}"), vec!["slot-0".to_owned()], None);
-    let pointer = Pointer {
+    let pointer = serde_json::to_vec(&Pointer {
         current: Some(version),
         ..Pointer::default()
-    };
-    let pointer = serde_json::to_vec(&pointer).unwrap();
+    })
+    .unwrap();
     secrets.put("state", [(POINTER, pointer)]);
     secrets.put("slot-0", [(DATA, packed.finish().unwrap())]);
     let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
@@ -470,11 +473,11 @@ async fn decompression_of_a_state_version_is_limited() {
 async fn pointer_to_more_slots_than_the_limit_is_refused() {
     let secrets = cluster(1);
     let version = version_of(b"{}", sha256_hex(b"{}"), names(SLOTS + 1), None);
-    let pointer = Pointer {
+    let pointer = serde_json::to_vec(&Pointer {
         previous: Some(version),
         ..Pointer::default()
-    };
-    let pointer = serde_json::to_vec(&pointer).unwrap();
+    })
+    .unwrap();
     secrets.put("state", [(POINTER, pointer)]);
     let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
     assert!(
@@ -524,15 +527,17 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
         reads: AtomicUsize::new(0),
     });
     let slot_source = Arc::new(FixedSlots(Vec::new()));
-    let opened = StateStore::open(
+    let error = StateStore::open(
         secrets.clone(),
         "state".into(),
         names(1),
         slot_source,
         writer(),
     )
-    .await;
-    let error = opened.err().unwrap().to_string();
+    .await
+    .err()
+    .unwrap()
+    .to_string();
     assert!(
         error.contains("the slots of the version exceed 269484032 bytes"),
         "{error}"

@@ -119,8 +119,10 @@ fn provenance(
 
 /// Runs git and returns its trimmed output.
 fn git(arguments: &[&str]) -> Result<String> {
-    let output = Command::new("git").args(arguments).output();
-    let output = output.context("run git")?;
+    let output = Command::new("git")
+        .args(arguments)
+        .output()
+        .context("run git")?;
     ensure!(output.status.success(), "git {arguments:?} failed");
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

@@ -21,11 +21,12 @@ impl Pull {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let record = managed(cluster, &tf).await?;
-        let store = open(&record, Vec::new(), Arc::new(NoSlots), "pull").await;
-        let store = store.map_err(|source| Error::State {
-            what: format!("pull the state of {}", record.key),
-            source,
-        })?;
+        let store = open(&record, Vec::new(), Arc::new(NoSlots), "pull")
+            .await
+            .map_err(|source| Error::State {
+                what: format!("pull the state of {}", record.key),
+                source,
+            })?;
         if let Some(state) = store.get().await {
             return print::bytes(&state);
         }

@@ -101,11 +101,13 @@ impl Push {
             let why = format!("run {} started during the push", now.number);
             return Err(refused(&record.key, &why));
         }
-        let written = store.put(new.bytes.clone()).await;
-        written.map_err(|source| Error::State {
-            what: format!("push the state of {}", record.key),
-            source,
-        })?;
+        store
+            .put(new.bytes.clone())
+            .await
+            .map_err(|source| Error::State {
+                what: format!("push the state of {}", record.key),
+                source,
+            })?;
         Ok(describe(&store).await)
     }
 
@@ -125,11 +127,12 @@ impl Push {
             creator.pointer().await?;
         }
         let slots = creator.slots(slots(before)).await?;
-        let store = open(record, slots, Arc::new(creator.clone()), &lock.id).await;
-        store.map_err(|source| Error::State {
-            what: format!("read the current state of {}", record.key),
-            source,
-        })
+        open(record, slots, Arc::new(creator.clone()), &lock.id)
+            .await
+            .map_err(|source| Error::State {
+                what: format!("read the current state of {}", record.key),
+                source,
+            })
     }
 }
 

@@ -138,8 +138,8 @@ impl FakeRegistry {
             "config": {"Cmd": ["sh"]},
             "rootfs": {"type": "layers", "diff_ids": vec!["sha256:base"; layers.len()]},
             "history": vec![json!({"created_by": "base"}); layers.len()],
-        });
-        let config = config.to_string();
+        })
+        .to_string();
         let descriptor = |kind: &str, content: &[u8]| {
             let digest = self.add_blob(repository, content);
             json!({"mediaType": kind, "digest": digest.as_str(), "size": content.len()})
@@ -299,12 +299,12 @@ impl Inner {
         let mut repositories = self.repositories();
         let repository = repositories.entry(repository.into()).or_default();
         let manifest: Value = serde_json::from_slice(&content).unwrap();
-        let needed = manifest["layers"]
+        let mut needed = manifest["layers"]
             .as_array()
             .unwrap()
             .iter()
-            .filter(|layer| layer.get("urls").is_none());
-        let mut needed = needed.chain([&manifest["config"]]);
+            .filter(|layer| layer.get("urls").is_none())
+            .chain([&manifest["config"]]);
         if !needed.all(|descriptor| {
             repository
                 .blobs
@@ -321,11 +321,9 @@ impl Inner {
 
 fn fields(seen: &Seen) -> BTreeMap<String, String> {
     let decode = |text: &str| text.replace("%3A", ":").replace("%2F", "/");
-    let pairs = seen
-        .fields
+    seen.fields
         .split('&')
-        .filter_map(|pair| pair.split_once('='));
-    pairs
+        .filter_map(|pair| pair.split_once('='))
         .map(|(key, value)| (key.to_owned(), decode(value)))
         .collect()
 }
