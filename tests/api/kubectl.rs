@@ -46,8 +46,11 @@ async fn explain_describes_fields() {
             vec!["ENUM: Pending Building Planning AwaitingApproval Applying"],
         ),
     ] {
-        let text = explain(&server, field).await;
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = explain(&server, field)
+            .await
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         for word in words {
             assert!(text.contains(word), "{field}: `{word}` is not in:\n{text}");
         }

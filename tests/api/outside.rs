@@ -55,13 +55,12 @@ impl Outside {
             run_git(&repository, arguments).await;
         }
         commit_all(&repository).await;
-        let served = Served {
+        let served = Arc::new(Served {
             repository,
             stored: Mutex::default(),
             uploads: AtomicUsize::default(),
             has_images: AtomicBool::new(true),
-        };
-        let served = Arc::new(served);
+        });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let app = Router::new().fallback(serve).with_state(served.clone());
@@ -95,10 +94,9 @@ impl Outside {
     /// Returns the repositories with pushed images.
     pub(crate) fn pushed_to(&self) -> BTreeSet<String> {
         let stored = self.served.stored.lock().unwrap();
-        let manifests = stored
+        stored
             .keys()
-            .filter_map(|path| path.split_once("/manifests/"));
-        manifests
+            .filter_map(|path| path.split_once("/manifests/"))
             .map(|(repository, _)| repository.to_owned())
             .collect()
     }

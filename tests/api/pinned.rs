@@ -36,8 +36,10 @@ fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, V
 pub(crate) async fn signing_key(client: &Client) -> Vec<u8> {
     let api: Api<Secret> = Api::namespaced(client.clone(), "alustan-system");
     let secret = until("the signing key", async || {
-        let secret = api.get_opt("alustan-signing-key").await.unwrap();
-        secret.ok_or_else(|| "the operator has not created it".to_owned())
+        api.get_opt("alustan-signing-key")
+            .await
+            .unwrap()
+            .ok_or_else(|| "the operator has not created it".to_owned())
     });
     secret.await.data.unwrap()["key"].0.clone()
 }

@@ -278,8 +278,9 @@ async fn operator_cannot_grant_rights_that_it_lacks() {
         ("*", "*", "*"),
         ("alustan.io", "terraforms", "update"),
     ] {
-        let made = apply::<Role>(&space, "greedy", rule(group, resource, verb)).await;
-        let refused = made.expect_err("a role beyond its own");
+        let refused = apply::<Role>(&space, "greedy", rule(group, resource, verb))
+            .await
+            .expect_err("a role beyond its own");
         assert!(
             refused.to_string().contains("is attempting to grant"),
             "{refused}"
@@ -294,8 +295,9 @@ async fn operator_cannot_grant_rights_that_it_lacks() {
         })
     };
     for role in ["cluster-admin", "system:node"] {
-        let made = apply::<RoleBinding>(&space, "greedy", binding(role)).await;
-        let refused = made.expect_err("a binding beyond its own");
+        let refused = apply::<RoleBinding>(&space, "greedy", binding(role))
+            .await
+            .expect_err("a binding beyond its own");
         assert!(
             refused.to_string().contains("is attempting to grant"),
             "{refused}"

@@ -99,8 +99,8 @@ impl Server {
             }
         };
         tokio::time::timeout(DEADLINE, ready).await.map_err(|_| {
-            let log = fs::read_to_string(self.folder.join("kube-apiserver.log"));
-            let log = log.unwrap_or_default();
+            let log =
+                fs::read_to_string(self.folder.join("kube-apiserver.log")).unwrap_or_default();
             let last = log.lines().last().unwrap_or("its log is empty");
             format!("kube-apiserver is not ready after {DEADLINE:?}: {last}")
         })

@@ -37,8 +37,10 @@ async fn wait(space: &Space, is_forged: bool) {
     let tfs = space.api::<Terraform>();
     until("the reason RecordForged", async || {
         let status = tfs.get("web").await.unwrap().status.unwrap_or_default();
-        let mut conditions = status.conditions.iter();
-        let ready = conditions.find(|condition| condition.type_ == "Ready");
+        let ready = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "Ready");
         ready
             .filter(|ready| (ready.reason == "RecordForged") == is_forged)
             .map(drop)
@@ -56,11 +58,16 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     space.apply(&resource("web")).await.unwrap();
     let process = start(&server);
     let record = names::record("web");
-    let secret = until("a record", async || {
-        let secret = secrets.get_opt(&record).await.unwrap();
-        secret.ok_or_else(|| "there is none".to_owned())
-    });
-    let data = secret.await.data.unwrap();
+    let data = until("a record", async || {
+        secrets
+            .get_opt(&record)
+            .await
+            .unwrap()
+            .ok_or_else(|| "there is none".to_owned())
+    })
+    .await
+    .data
+    .unwrap();
     let history = data[key::HISTORY].clone();
     wait(&space, false).await;
 

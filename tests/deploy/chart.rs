@@ -251,11 +251,13 @@ fn policies_apply_to_watched_namespaces_only() {
     let selector = |values: &str| {
         let all: Vec<_> = objects(&usual(values)).into_iter().collect();
         let bindings = of(&all, "ValidatingAdmissionPolicyBinding");
-        let selectors = bindings.iter().map(|(id, binding)| {
-            let resources = binding["spec"]["matchResources"].clone();
-            (id.name.clone(), resources)
-        });
-        selectors.collect::<Vec<_>>()
+        bindings
+            .iter()
+            .map(|(id, binding)| {
+                let resources = binding["spec"]["matchResources"].clone();
+                (id.name.clone(), resources)
+            })
+            .collect::<Vec<_>>()
     };
     let everywhere = selector("allowed: {approval: Manual}");
     assert!(everywhere.iter().all(|(_, at)| at.is_null()));
@@ -271,8 +273,10 @@ fn policies_apply_to_watched_namespaces_only() {
 #[test]
 fn each_release_has_a_separate_lease() {
     for (release, lease) in [("alustan", "alustan"), ("team", "team-alustan")] {
-        let all = objects(&helm(release, "alustan-system", "watchNamespaces: [team]").unwrap());
-        let all: Vec<_> = all.into_iter().collect();
+        let all: Vec<_> =
+            objects(&helm(release, "alustan-system", "watchNamespaces: [team]").unwrap())
+                .into_iter()
+                .collect();
         let role = of(&all, "Role")
             .into_iter()
             .find(|(id, _)| id.name.ends_with("-lease"));

@@ -19,8 +19,11 @@ fn network_policies_block_the_metadata_endpoint() {
         ("builds", kustomize("deploy/kustomize/builds"), 1),
     ] {
         let objects = objects(&rendered);
-        let policies = objects.iter().filter(|(id, _)| id.kind == "NetworkPolicy");
-        let policies: Vec<&Value> = policies.map(|(_, policy)| policy).collect();
+        let policies: Vec<&Value> = objects
+            .iter()
+            .filter(|(id, _)| id.kind == "NetworkPolicy")
+            .map(|(_, policy)| policy)
+            .collect();
         assert_eq!(policies.len(), expected, "{name}");
         for policy in policies {
             let rules = policy["spec"]["egress"].as_array().unwrap();

@@ -44,8 +44,9 @@ fn write(folder: &Path, kinds: &BTreeSet<(String, String)>) {
             if (api_version.as_str(), kind.as_str()) == ("alustan.io/v1alpha1", "Terraform") {
                 ours()
             } else {
-                let name = names.get(&(api_version.clone(), kind.clone()));
-                let name = name.unwrap_or_else(|| panic!("Kubernetes has no {api_version} {kind}"));
+                let name = names
+                    .get(&(api_version.clone(), kind.clone()))
+                    .unwrap_or_else(|| panic!("Kubernetes has no {api_version} {kind}"));
                 with_all_it_needs(definitions, name)
             };
         let (group, version) = api_version.split_once('/').unwrap_or(("v1", api_version));

@@ -59,9 +59,11 @@ async fn module(scene: &Scene) {
 
 /// Renders the backend block of a module.
 fn block(kind: &str, config: &[(&str, &str)]) -> String {
-    let config = config.iter();
-    let config = config.map(|(name, value)| format!("    {name} = {}\n", json!(value)));
-    let config: String = config.collect();
+    let config = config
+        .iter()
+        .map(|(name, value)| format!("    {name} = {}\n", json!(value)))
+        .collect::<Vec<_>>()
+        .concat();
     format!("terraform {{\n  backend \"{kind}\" {{\n{config}  }}\n}}\n")
 }
 

@@ -43,8 +43,9 @@ mod own_operators {
         scene.create_namespace(&builds, "baseline").await;
         let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
         scene.enforce(&scene.namespace, "restricted").await;
-        let operators = Operators::of(&scene).await;
-        let operators = operators.with("ALUSTAN_BUILD_NAMESPACE", &builds);
+        let operators = Operators::of(&scene)
+            .await
+            .with("ALUSTAN_BUILD_NAMESPACE", &builds);
 
         scene
             .commit("web", &[("main.tf", "output \"v\" { value = 1 }\n")])
@@ -113,10 +114,10 @@ mod own_operators {
             })
             .await;
         operator.kill().await;
-        let gone = namespaces
+        namespaces
             .delete(&builds, &DeleteParams::background())
-            .await;
-        gone.unwrap();
+            .await
+            .unwrap();
     })
     .await;
     }

@@ -53,11 +53,11 @@ async fn builds_and_runs_share_a_volume_after_the_first_apply() {
             assert!(!tags.contains(&tag));
             let job = alustan_api::names::build_job(&tag);
             let pod = scene.pod_of(&job).await;
-            let volumes = pod
+            let mut claims = pod
                 .spec
                 .iter()
-                .flat_map(|spec| spec.volumes.iter().flatten());
-            let mut claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+                .flat_map(|spec| spec.volumes.iter().flatten())
+                .filter_map(|volume| volume.persistent_volume_claim.as_ref());
             assert!(claims.any(|claim| claim.claim_name == "web-cache"), "{job}");
             let log = scene.pod_log(&pod.name_any(), "prepare").await;
             let shared = "from the shared cache directory";

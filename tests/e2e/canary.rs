@@ -112,8 +112,7 @@ impl Drop for TemporaryUsers {
     fn drop(&mut self) {
         for (file, line) in &self.files {
             let text = std::fs::read_to_string(file).unwrap_or_default();
-            let others = text.lines().filter(|other| other != line);
-            let others: Vec<&str> = others.collect();
+            let others: Vec<&str> = text.lines().filter(|other| other != line).collect();
             // Ignores an error: a line that stays in the file does not change the result of the test.
             let _ = std::fs::write(file, others.join("\n") + "\n");
         }

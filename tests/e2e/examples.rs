@@ -39,8 +39,10 @@ async fn delete_all(scene: &Scene) -> Vec<(String, String)> {
     let api = scene.api::<Terraform>();
     let resources = api.list(&all).await.unwrap().items;
     api.delete_collection(&now, &all).await.unwrap();
-    let names = resources.iter();
-    names.map(|tf| (tf.name_any(), tf.uid().unwrap())).collect()
+    resources
+        .iter()
+        .map(|tf| (tf.name_any(), tf.uid().unwrap()))
+        .collect()
 }
 
 /// Waits for run `number` of the resource `name`. Returns its trigger.
@@ -228,8 +230,10 @@ async fn examples_k3s_changes_run_only_the_affected_dependents() {
         for (name, uid) in all {
             scene.deleted(&name, &uid).await;
         }
-        let config_maps = scene.api::<ConfigMap>().list(&ListParams::default()).await;
-        let names: Vec<_> = config_maps
+        let names: Vec<_> = scene
+            .api::<ConfigMap>()
+            .list(&ListParams::default())
+            .await
             .unwrap()
             .iter()
             .map(ResourceExt::name_any)

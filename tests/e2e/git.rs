@@ -111,8 +111,8 @@ async fn git_ssh_keys_of_all_types_work_without_a_passphrase() {
         let message = scene.reason("locked", "SshKeyEncrypted").await;
         assert!(message.contains("passphrase"), "{message}");
         let text = std::fs::read_to_string(&file).unwrap();
-        let others = text.lines();
-        let others: Vec<&str> = others
+        let others: Vec<&str> = text
+            .lines()
             .filter(|line| {
                 !public_keys
                     .iter()
@@ -194,8 +194,14 @@ async fn git_submodules_are_fetched_only_if_enabled() {
         let script = "export GIT_INDEX_FILE=$1; git -C $2 -c safe.directory=* read-tree main \
                       && git -C $2 -c safe.directory=* update-index --add --cacheinfo $3 \
                       && git -C $2 -c safe.directory=* write-tree";
-        let folder = scene.cluster.folder.join("git").join(&scene.namespace);
-        let folder = folder.join("web.git").display().to_string();
+        let folder = scene
+            .cluster
+            .folder
+            .join("git")
+            .join(&scene.namespace)
+            .join("web.git")
+            .display()
+            .to_string();
         let made = ["-c", script, "sh", &file, &folder, &entry];
         let made = scene.cluster.run("sh", &made).await;
         assert!(!tree.contains("160000"), "{tree}");

@@ -42,8 +42,11 @@ async fn pods(scene: &Scene) -> Vec<String> {
     let api: Api<Pod> = Api::namespaced(scene.cluster.client.clone(), SYSTEM);
     let selector = "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
     let ours = ListParams::default().labels(selector);
-    let pods = api.list(&ours).await.unwrap().into_iter();
-    pods.filter(|pod| pod.metadata.deletion_timestamp.is_none())
+    api.list(&ours)
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
         .map(|pod| pod.name_any())
         .collect()
 }
@@ -67,8 +70,11 @@ async fn own_base(scene: &Scene) -> String {
 
 /// Returns the uids of the test's Jobs by name.
 async fn all_jobs(scene: &Scene) -> BTreeMap<String, String> {
-    let jobs = scene.api::<Job>().list(&ListParams::default()).await;
-    jobs.unwrap()
+    scene
+        .api::<Job>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
         .into_iter()
         .map(|job| (job.name_any(), job.uid().unwrap_or_default()))
         .collect()
@@ -254,8 +260,10 @@ mod alone {
                 let tf = scene.api::<Terraform>().get(name).await.unwrap();
                 let status = tf.status.unwrap();
                 assert_eq!(status.retry, None, "{name}");
-                let results = status.runs.iter().map(|run| run.result.as_str());
-                let others: Vec<_> = results
+                let others: Vec<_> = status
+                    .runs
+                    .iter()
+                    .map(|run| run.result.as_str())
                     .filter(|result| *result != "Done" && *result != "Changes")
                     .collect();
                 assert_eq!(others, Vec::<&str>::new(), "{name}");

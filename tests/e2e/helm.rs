@@ -94,9 +94,9 @@ mod alone {
         helm(&scene, "upgrade", &second, &["--set", "maxConcurrentRuns=7"]).await;
         let (taken, message) = scene.would_create(&scene.namespace, &resource).await;
         assert!(taken, "the CRD is the earlier one: {message}");
-        let environment = ["-n", "alustan-system", "deployment/alustan-controller", "-o"];
-        let environment = [&["get"], &environment[..], &["jsonpath={..env[?(@.name=='ALUSTAN_MAX_CONCURRENT_RUNS')].value}"]].concat();
-        assert_eq!(scene.cluster.run("kubectl", &environment).await, "7");
+        let limit = "jsonpath={..env[?(@.name=='ALUSTAN_MAX_CONCURRENT_RUNS')].value}";
+        let limit = ["get", "-n", "alustan-system", "deployment/alustan-controller", "-o", limit];
+        assert_eq!(scene.cluster.run("kubectl", &limit).await, "7");
         scene.ready("web").await;
         assert_eq!(scene.run_number("web").await, 1, "an upgrade is no reason to run");
 

@@ -25,8 +25,9 @@ async fn http_get(scene: &Scene, path: &str) -> String {
 
 /// Returns the value of `sample`; 0 if it is missing.
 fn value(text: &str, sample: &str) -> f64 {
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().unwrap())
 }
 

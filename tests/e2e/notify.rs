@@ -33,10 +33,10 @@ async fn is_signed(scene: &Scene, message: &Message) {
 fn events(inbox: &Inbox) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let messages = inbox.messages();
-    let new = messages.iter().filter(|request| {
-        request.accepted && seen.insert(request.json()["id"].clone().to_string())
-    });
-    new.map(|request| request.json()["data"]["event"].as_str().unwrap().to_owned())
+    messages
+        .iter()
+        .filter(|request| request.accepted && seen.insert(request.json()["id"].clone().to_string()))
+        .map(|request| request.json()["data"]["event"].as_str().unwrap().to_owned())
         .collect()
 }
 

@@ -20,8 +20,10 @@ fn module(counter: &Counter) -> String {
 /// Returns a predicate that holds once run `number` is the last finished run.
 fn is_over(number: i64) -> impl Fn(&Terraform) -> bool {
     move |tf| {
-        let runs = tf.status.as_ref().map(|status| status.runs.as_slice());
-        runs.and_then(<[_]>::first)
+        tf.status
+            .as_ref()
+            .map(|status| status.runs.as_slice())
+            .and_then(<[_]>::first)
             .is_some_and(|run| run.number == number)
     }
 }

@@ -94,14 +94,13 @@ impl Page {
         values: &[(&str, &str)],
     ) -> String {
         let page = include_str!("../../docs/backup.md");
-        let sections = page
+        let block = page
             .split("\n## ")
-            .map(|section| section.split_once('\n').unwrap());
-        let blocks = sections
+            .map(|section| section.split_once('\n').unwrap())
             .filter(|section| section.0 == heading)
-            .flat_map(|section| section.1.split("```sh\n").skip(1));
-        let mut blocks = blocks.map(|block| block.split("```").next().unwrap());
-        let block = blocks.find(|block| block.contains(part));
+            .flat_map(|section| section.1.split("```sh\n").skip(1))
+            .map(|block| block.split("```").next().unwrap())
+            .find(|block| block.contains(part));
         assert!(block.is_some(), "no {part:?} in section {heading:?}");
         let block = block.unwrap().replace("NAMESPACE", &scene.namespace);
         let commands = values.iter().fold(block, |text, (placeholder, value)| {
@@ -177,8 +176,9 @@ async fn restore_into_the_same_namespace_recreates_nothing() {
         assert!(scene.jobs("run").await.is_empty());
         for name in ["web", "volume"] {
             let values = [("NAME", name)];
-            let listed = page.run(&scene, "Restore", "alustan restore", &values);
-            let listed = listed.await;
+            let listed = page
+                .run(&scene, "Restore", "alustan restore", &values)
+                .await;
             assert!(listed.contains("RestoreRequired"), "{listed}");
         }
         page.run(&scene, "Back up", "alustan resume", &[]).await;

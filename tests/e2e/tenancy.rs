@@ -32,8 +32,10 @@ async fn queued(scene: &Scene) -> usize {
 async fn started(scene: &Scene) -> Vec<Timestamp> {
     let runs = ListParams::default().labels("app.kubernetes.io/component=run");
     let jobs = scene.api::<Job>().list(&runs).await.unwrap();
-    let times = jobs.iter().filter_map(ResourceExt::creation_timestamp);
-    times.map(|time| time.0).collect()
+    jobs.iter()
+        .filter_map(ResourceExt::creation_timestamp)
+        .map(|time| time.0)
+        .collect()
 }
 
 #[tokio::test]
@@ -78,8 +80,14 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
         assert!(message.contains("requested: pods=1"), "{message}");
         hard(r#"{"pods": "20"}"#).await;
         scene.ready("web").await;
-        let status = scene.api::<Terraform>().get("web").await.unwrap().status;
-        let runs = status.unwrap().runs;
+        let runs = scene
+            .api::<Terraform>()
+            .get("web")
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .runs;
         let refused = runs
             .iter()
             .filter(|run| run.reason.as_deref() == Some("QuotaRefused"));
@@ -116,9 +124,11 @@ mod alone {
     async fn tenancy_a_thousand_runs_delay_another_tenant_by_one_run() {
         scene_alone("thousand", |greedy| async move {
             greedy.cluster.scale_operator(0).await;
-            let operators = Operators::of(&greedy).await.everywhere();
-            let operators = operators.with("ALUSTAN_MAX_CONCURRENT_RUNS", "2");
-            let operators = operators.with("ALUSTAN_MAX_RUNS_PER_NAMESPACE", "2");
+            let operators = Operators::of(&greedy)
+                .await
+                .everywhere()
+                .with("ALUSTAN_MAX_CONCURRENT_RUNS", "2")
+                .with("ALUSTAN_MAX_RUNS_PER_NAMESPACE", "2");
             let operator = operators.start(None);
             let counter = Counter::start().await;
             greedy
@@ -133,8 +143,10 @@ mod alone {
             greedy.ready("web").await;
             counter.hold("/made");
             for part in (0..MANY).collect::<Vec<_>>().chunks(AT_ONCE) {
-                let all = part.iter().map(|number| resource(&format!("web{number}")));
-                let all: Vec<_> = all.collect();
+                let all: Vec<_> = part
+                    .iter()
+                    .map(|number| resource(&format!("web{number}")))
+                    .collect();
                 futures::future::join_all(all.iter().map(|resource| greedy.apply(resource))).await;
             }
             counter.reached_times("/made", 3).await;
@@ -163,8 +175,11 @@ mod alone {
                     let [own] = started(&modest).await[..] else {
                         panic!("more than one run");
                     };
-                    let all = started(&greedy).await.into_iter();
-                    let before = all.filter(|at| *at > since && *at < own).count();
+                    let before = started(&greedy)
+                        .await
+                        .into_iter()
+                        .filter(|at| *at > since && *at < own)
+                        .count();
                     println!("runs of the other tenant that were started before: {before}");
                     assert!(before <= 1, "{before}");
                 }

@@ -68,10 +68,11 @@ impl Canaries {
     /// Returns a searcher for all values: raw, in hex, in base64 of every alignment and alphabet, in base64 within base64, and escaped
     /// as in a URL or in JSON.
     pub fn searcher(&self) -> Searcher {
-        let each = self.cores.iter();
-        let all =
-            each.flat_map(|(name, core)| shapes(core).into_iter().map(move |shape| (shape, name)));
-        let (patterns, names): (Vec<_>, Vec<_>) = all.unzip();
+        let (patterns, names): (Vec<_>, Vec<_>) = self
+            .cores
+            .iter()
+            .flat_map(|(name, core)| shapes(core).into_iter().map(move |shape| (shape, name)))
+            .unzip();
         Searcher {
             patterns: AhoCorasick::new(patterns).expect("patterns"),
             names: names.into_iter().cloned().collect(),

@@ -100,8 +100,8 @@ impl Cluster {
         let container = until(&description, async || {
             let pods = self.run("kubectl", &list).await;
             pods.split_whitespace().next().map(str::to_owned)
-        });
-        let container = container.await;
+        })
+        .await;
         let id = container
             .strip_prefix("containerd://")
             .expect("a container");

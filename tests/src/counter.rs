@@ -78,8 +78,13 @@ impl Counter {
             // Ignores an error: `release` drops the sender, which ends the wait with an error.
             let _ = held.wait_for(|free| *free).await;
         }
-        let redirect = self.redirects.lock().unwrap().get(path).cloned();
-        let redirect = redirect.unwrap_or_default();
+        let redirect = self
+            .redirects
+            .lock()
+            .unwrap()
+            .get(path)
+            .cloned()
+            .unwrap_or_default();
         let answer = format!("HTTP/1.0 200 OK\r\n{redirect}content-length: 0\r\n\r\n");
         // Ignores an error: a request is counted even if the client disconnects before the response.
         let _ = stream.write_all(answer.as_bytes()).await;

@@ -232,8 +232,12 @@ impl HookCaller {
         parent: &DynamicObject,
         add: bool,
     ) -> Result<DynamicObject, String> {
-        let others = parent.finalizers().iter().filter(|name| *name != FINALIZER);
-        let mut finalizers: Vec<&str> = others.map(String::as_str).collect();
+        let mut finalizers: Vec<&str> = parent
+            .finalizers()
+            .iter()
+            .filter(|name| *name != FINALIZER)
+            .map(String::as_str)
+            .collect();
         if add {
             finalizers.push(FINALIZER);
         }
@@ -241,11 +245,10 @@ impl HookCaller {
             "resourceVersion": parent.resource_version(), "finalizers": finalizers,
         });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
-        let changed = self
-            .api
+        self.api
             .patch(&parent.name_any(), &PatchParams::default(), &patch)
-            .await;
-        changed.map_err(|error| format!("can't sync finalizer: {error}"))
+            .await
+            .map_err(|error| format!("can't sync finalizer: {error}"))
     }
 
     /// Returns the response. For status 429 (Too Many Requests), returns the delay until the next call instead.

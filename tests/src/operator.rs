@@ -77,8 +77,11 @@ impl Operators {
         );
         let folder = &self.cluster.folder;
         let log = folder.join(format!("log/operator-{}.log", self.namespace));
-        let file = File::options().create(true).append(true).open(&log);
-        let file = file.expect("a log");
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log");
         // Each wrapper script replaces itself by the next program (`exec`), so that `process` is the operator.
         let process = Command::new("hack/cluster/in")
             .current_dir(Cluster::root())
@@ -123,14 +126,16 @@ fn program() -> PathBuf {
 impl Operator {
     /// Waits until the operator has killed itself.
     pub async fn died(mut self) {
-        let ended = tokio::time::timeout(DEADLINE, self.process.wait()).await;
-        let ended = ended.unwrap_or_else(|_| {
-            panic!(
-                "it came to no such step within {DEADLINE:?}: {}",
-                self.log.display()
-            )
-        });
-        let signal = ended.expect("an exit code").signal();
+        let signal = tokio::time::timeout(DEADLINE, self.process.wait())
+            .await
+            .unwrap_or_else(|_| {
+                panic!(
+                    "it came to no such step within {DEADLINE:?}: {}",
+                    self.log.display()
+                )
+            })
+            .expect("an exit code")
+            .signal();
         assert_eq!(signal, Some(SIGKILL), "see {}", self.log.display());
     }
 

@@ -189,11 +189,15 @@ async fn pass(mut stream: TcpStream, fault: &Fault, injected: &AtomicUsize) -> O
         Fault::MountsNothing | Fault::RefusesMounts | Fault::CutsUploads(_) => {}
     }
     let mut server = TcpStream::connect(REGISTRY).await.ok()?;
-    let kept = head.lines.iter().filter(|line| {
-        let name = line.split(':').next().unwrap_or_default();
-        !name.eq_ignore_ascii_case("connection")
-    });
-    let kept: Vec<&str> = kept.map(String::as_str).collect();
+    let kept: Vec<&str> = head
+        .lines
+        .iter()
+        .filter(|line| {
+            let name = line.split(':').next().unwrap_or_default();
+            !name.eq_ignore_ascii_case("connection")
+        })
+        .map(String::as_str)
+        .collect();
     let request = format!(
         "{} {} HTTP/1.1\r\n{}\r\nConnection: close\r\n\r\n",
         head.method,

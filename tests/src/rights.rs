@@ -186,10 +186,14 @@ impl Audit {
     /// resource in its roles, or if a run made it on a Secret. With `all`, a right that was never used is a violation as well.
     pub async fn end(self, all: bool) -> Vec<String> {
         let client = self.cluster.client.clone();
-        let controller: Api<ClusterRole> = Api::all(client.clone());
-        let controller = controller.get(CONTROLLER).await.expect("a ClusterRole");
-        let lease: Api<Role> = Api::namespaced(client, "alustan-system");
-        let lease = lease.get(LEASE).await.expect("a Role");
+        let controller = Api::<ClusterRole>::all(client.clone())
+            .get(CONTROLLER)
+            .await
+            .expect("a ClusterRole");
+        let lease = Api::<Role>::namespaced(client, "alustan-system")
+            .get(LEASE)
+            .await
+            .expect("a Role");
         let roles = Roles {
             controller: granted(controller.rules.iter().flatten()),
             lease: granted(lease.rules.iter().flatten()),

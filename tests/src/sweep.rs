@@ -145,8 +145,11 @@ impl Sweep {
             }
             tokio::time::sleep(PERIOD).await;
             let file = File::open(self.kept.path().join(HISTORY)).ok()?;
-            let mut lines = BufReader::new(file).lines().map_while(Result::ok);
-            lines.any(|line| line.contains(&key)).then_some(())
+            BufReader::new(file)
+                .lines()
+                .map_while(Result::ok)
+                .any(|line| line.contains(&key))
+                .then_some(())
         })
         .await;
     }
@@ -235,12 +238,13 @@ impl Swept {
     /// Returns every version of every object since the start, with its key.
     fn history(&self) -> impl Iterator<Item = (String, Vec<u8>)> {
         let file = File::open(self.kept.path().join(HISTORY)).expect("the history");
-        let lines = BufReader::new(file).lines();
-        let messages = lines.map(|line| message(&line.expect("a line")));
-        let events = messages.flat_map(|mut message| match message["result"]["events"].take() {
-            Value::Array(events) => events,
-            _ => Vec::new(),
-        });
+        let events = BufReader::new(file)
+            .lines()
+            .map(|line| message(&line.expect("a line")))
+            .flat_map(|mut message| match message["result"]["events"].take() {
+                Value::Array(events) => events,
+                _ => Vec::new(),
+            });
         let part = |event: &Value, part: &str| {
             let text = event["kv"][part].as_str().unwrap_or_default();
             STANDARD.decode(text).expect("base64")
@@ -252,9 +256,15 @@ impl Swept {
     }
 
     async fn metrics(&self) -> String {
-        let service = "jsonpath={.spec.clusterIP}";
-        let service = ["get", "service", "alustan-controller", "-o", service];
-        let service = [&["-n", "alustan-system"], &service[..]].concat();
+        let service = [
+            "-n",
+            "alustan-system",
+            "get",
+            "service",
+            "alustan-controller",
+            "-o",
+            "jsonpath={.spec.clusterIP}",
+        ];
         let address = self.cluster.run("kubectl", &service).await;
         let url = format!("http://{}/metrics", address.trim());
         let arguments = ["curl", "-sSf", &url];
@@ -431,8 +441,8 @@ impl Collector {
             ("volumes", "", &self.kept),
             ("kubelet/pods", EMPTY_DIRS, &self.kept_of_pods),
         ] {
-            let folders = std::fs::read_dir(self.folder.join(part)).into_iter();
-            let wanted = folders
+            let wanted = std::fs::read_dir(self.folder.join(part))
+                .into_iter()
                 .flatten()
                 .flatten()
                 .map(|entry| entry.path())
@@ -538,8 +548,9 @@ fn digest(file: &Path) -> Option<OsString> {
 }
 
 fn changed_after(file: &Path, since: SystemTime) -> bool {
-    let changed = file.metadata().and_then(|metadata| metadata.modified());
-    changed.is_ok_and(|at| at >= since)
+    file.metadata()
+        .and_then(|metadata| metadata.modified())
+        .is_ok_and(|at| at >= since)
 }
 
 fn is_projected(file: &Path) -> bool {
@@ -550,8 +561,10 @@ fn is_projected(file: &Path) -> bool {
 
 /// Returns the files below a folder, without symbolic links and inputs.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = entries_below(folder).into_iter();
-    entries.map(|entry| entry.path()).collect()
+    entries_below(folder)
+        .into_iter()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn entries_below(folder: &Path) -> Vec<DirEntry> {

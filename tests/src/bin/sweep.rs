@@ -20,8 +20,12 @@ async fn main() -> ExitCode {
     let cluster = Cluster::connect().await;
     let audit = Audit::begin(&cluster);
     let sweep = Sweep::begin(&cluster, "e2e-").await;
-    let status = Command::new(&program).args(arguments).status().await;
-    let good = status.expect("a command that can be run").success();
+    let good = Command::new(&program)
+        .args(arguments)
+        .status()
+        .await
+        .expect("a command that can be run")
+        .success();
     let swept = sweep.end().await;
     let canaries = swept.inputs();
     let places = swept.search(&canaries).await;

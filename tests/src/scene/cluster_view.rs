@@ -22,8 +22,11 @@ impl Scene {
     /// Returns the data of a Secret.
     pub async fn data(&self, name: &str) -> BTreeMap<String, String> {
         let secret = self.api::<Secret>().get(name).await.expect("a Secret");
-        let data = secret.data.unwrap_or_default().into_iter();
-        data.map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
+        secret
+            .data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
             .collect()
     }
 
@@ -49,8 +52,10 @@ impl Scene {
             container: Some(container.to_owned()),
             ..LogParams::default()
         };
-        let log = self.api::<Pod>().logs(pod, &parameters).await;
-        log.unwrap_or_default()
+        self.api::<Pod>()
+            .logs(pod, &parameters)
+            .await
+            .unwrap_or_default()
     }
 
     /// Waits until no object of the operator is left. Deleted pods remain until their containers have stopped.
@@ -94,8 +99,11 @@ impl Scene {
         let data = self
             .until("all runs to end", async || {
                 let records = self.api::<Secret>().list(&list).await.ok()?;
-                let data = records.items.into_iter().filter_map(|record| record.data);
-                let data: Vec<BTreeMap<String, ByteString>> = data.collect();
+                let data: Vec<BTreeMap<String, ByteString>> = records
+                    .items
+                    .into_iter()
+                    .filter_map(|record| record.data)
+                    .collect();
                 let open = data.iter().any(|data| data.contains_key(key::INPUTS));
                 (!open).then_some(data)
             })

@@ -27,8 +27,12 @@ impl Scene {
 
     /// Runs git in the bare repository `name` of the test. Returns its output.
     pub async fn git(&self, name: &str, arguments: &[&str]) -> String {
-        let folder = self.cluster.folder.join("git").join(&self.namespace);
-        let folder = folder.join(format!("{name}.git"));
+        let folder = self
+            .cluster
+            .folder
+            .join("git")
+            .join(&self.namespace)
+            .join(format!("{name}.git"));
         let git = ["-c", "safe.directory=*", "-c", "user.name=e2e"];
         let git = [&git[..], &["-c", "user.email=e2e@alustan.test", "-C"]].concat();
         let folder = folder.to_str().expect("a path");

@@ -22,8 +22,9 @@ impl Scene {
     /// `PersistentVolumeClaim` that no pod has used is not bound.
     async fn bound(&self, claim: &str) -> String {
         const NODE: &str = "volume.kubernetes.io/selected-node";
-        let nodes: Api<Node> = Api::all(self.cluster.client.clone());
-        let nodes = nodes.list_metadata(&ListParams::default()).await;
+        let nodes = Api::<Node>::all(self.cluster.client.clone())
+            .list_metadata(&ListParams::default())
+            .await;
         let node = nodes.expect("nodes").items.remove(0).name_any();
         let claims = self.api::<PersistentVolumeClaim>();
         let schedule = Patch::Merge(json!({"metadata": {"annotations": {NODE: node}}}));

@@ -34,8 +34,12 @@ impl Scene {
         if let Ok(result) = wait.await {
             return result.expect("a watch").expect("a resource");
         }
-        let last = api.get_opt(name).await.ok().flatten();
-        let status = last.and_then(|tf| tf.status);
+        let status = api
+            .get_opt(name)
+            .await
+            .ok()
+            .flatten()
+            .and_then(|tf| tf.status);
         panic!("{name}: waited {DEADLINE:?} for {what}; status {status:#?}")
     }
 
@@ -148,11 +152,12 @@ impl Scene {
         let pods = self.cluster.folder.join("log/pods");
         let own = format!("{}_{job}-", self.namespace);
         self.until(&format!("{text:?} in the log of {job}"), async || {
-            let mut own = std::fs::read_dir(&pods)
+            let log = std::fs::read_dir(&pods)
                 .expect("a folder")
                 .flatten()
-                .filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
-            let log = own.next()?.path().join("terraform/0.log");
+                .find(|entry| entry.file_name().to_string_lossy().starts_with(&own))?
+                .path()
+                .join("terraform/0.log");
             std::fs::read_to_string(log)
                 .ok()?
                 .contains(text)
