@@ -288,10 +288,8 @@ async fn apply_of_outputs_changes_only_outputs_and_own_metadata() {
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let (secrets, maps) = (space.api::<Secret>(), space.api::<ConfigMap>());
     let apply = async |tf: &Terraform, chosen: &SelectedOutputs| {
-        let (secret, map) = (
-            outputs::secret(tf, chosen),
-            outputs::config_map(tf, "told".to_owned(), chosen),
-        );
+        let secret = outputs::secret(tf, chosen);
+        let map = outputs::config_map(tf, "told".to_owned(), chosen);
         let (secret, map) = (Patch::Apply(secret), Patch::Apply(map));
         let secret = secrets.patch("web-outputs", &parameters, &secret).await;
         let map = maps.patch("told", &parameters, &map).await;

@@ -62,10 +62,8 @@ async fn outputs_follow_their_configuration_without_an_apply() {
         assert_eq!(data["config"], "hush");
 
         let (secrets, maps) = (scene.api::<Secret>(), scene.api::<ConfigMap>());
-        let (secret, map) = (
-            secrets.get("cluster").await.unwrap(),
-            maps.get("told").await.unwrap(),
-        );
+        let secret = secrets.get("cluster").await.unwrap();
+        let map = maps.get("told").await.unwrap();
         let data = map.data.clone().unwrap();
         assert_eq!(data.keys().collect::<Vec<_>>(), ["server", "zones"]);
         assert_eq!(data["zones"], r#"["a","b"]"#);

@@ -97,11 +97,9 @@ mod tests {
             .lines()
             .map(|line| {
                 let mut words = line.split(' ');
-                let (host, kind, key) = (
-                    words.next().unwrap(),
-                    words.next().unwrap(),
-                    words.next().unwrap(),
-                );
+                let host = words.next().unwrap();
+                let kind = words.next().unwrap();
+                let key = words.next().unwrap();
                 let hash = Sha256::digest(BASE64_STANDARD.decode(key).unwrap());
                 (
                     host.into(),

@@ -244,10 +244,8 @@ impl Tree {
 /// Parses `<mode> <type> <object> <size>\t<path>`. The size is padded with spaces; for submodules, it is `-`.
 fn read_line(line: &[u8]) -> Option<(String, Entry)> {
     let tab = line.iter().position(|byte| *byte == b'\t')?;
-    let (head, path) = (
-        std::str::from_utf8(line.get(..tab)?).ok()?,
-        line.get(tab + 1..)?,
-    );
+    let head = std::str::from_utf8(line.get(..tab)?).ok()?;
+    let path = line.get(tab + 1..)?;
     let mut words = head.split_ascii_whitespace();
     let (mode, _, object, size) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let kind = match mode {

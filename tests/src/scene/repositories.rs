@@ -33,8 +33,15 @@ impl Scene {
             .join("git")
             .join(&self.namespace)
             .join(format!("{name}.git"));
-        let git = ["-c", "safe.directory=*", "-c", "user.name=e2e"];
-        let git = [&git[..], &["-c", "user.email=e2e@alustan.test", "-C"]].concat();
+        let git = [
+            "-c",
+            "safe.directory=*",
+            "-c",
+            "user.name=e2e",
+            "-c",
+            "user.email=e2e@alustan.test",
+            "-C",
+        ];
         let folder = folder.to_str().expect("a path");
         let arguments = [&git[..], &[folder], arguments].concat();
         let output = self.cluster.run("git", &arguments).await;
@@ -151,10 +158,8 @@ impl Scene {
     pub async fn age_image(&self, name: &str, tag: &str, year: u16) -> String {
         let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
         let kind = "application/vnd.oci.image.manifest.v1+json";
-        let (url, accept) = (
-            format!("{upload}/manifests/{tag}"),
-            format!("Accept: {kind}"),
-        );
+        let url = format!("{upload}/manifests/{tag}");
+        let accept = format!("Accept: {kind}");
         let manifest = self.curl(&["-H", &accept, &url]).await;
         let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("a manifest");
         let config = manifest["config"]["digest"].as_str().expect("a digest");

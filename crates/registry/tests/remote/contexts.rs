@@ -19,10 +19,8 @@ const CONTEXT: &[u8] = b"the bytes of a context";
 
 #[tokio::test]
 async fn context_is_pushed_and_pulled_unchanged() {
-    let (server, client) = (
-        DockerRegistry::start(Setting::default()),
-        client(Options::default()),
-    );
+    let server = DockerRegistry::start(Setting::default());
+    let client = client(Options::default());
     let (name, access) = (name(&server.host()), plain(None));
     let context = Digest::of(CONTEXT);
     let manifest = client
@@ -63,10 +61,8 @@ async fn context_is_pushed_and_pulled_unchanged() {
 
 #[tokio::test]
 async fn existing_context_is_not_pushed_again() {
-    let (server, client) = (
-        DockerRegistry::start(Setting::default()),
-        client(Options::default()),
-    );
+    let server = DockerRegistry::start(Setting::default());
+    let client = client(Options::default());
     let (name, access, context) = (name(&server.host()), plain(None), Digest::of(CONTEXT));
     let first = client
         .push_context(&name, &context, CONTEXT.into(), &access)
@@ -86,10 +82,8 @@ async fn existing_context_is_not_pushed_again() {
 
 #[tokio::test]
 async fn tag_of_another_manifest_is_corrected() {
-    let (server, client) = (
-        DockerRegistry::start(Setting::default()),
-        client(Options::default()),
-    );
+    let server = DockerRegistry::start(Setting::default());
+    let client = client(Options::default());
     let (name, access, context) = (name(&server.host()), plain(None), Digest::of(CONTEXT));
     let manifest = client
         .push_context(&name, &context, CONTEXT.into(), &access)
@@ -113,10 +107,8 @@ async fn tag_of_another_manifest_is_corrected() {
 
 #[tokio::test]
 async fn large_context_is_pushed_and_pulled_unchanged() {
-    let (server, client) = (
-        DockerRegistry::start(Setting::default()),
-        client(Options::default()),
-    );
+    let server = DockerRegistry::start(Setting::default());
+    let client = client(Options::default());
     let (name, access) = (name(&server.host()), plain(None));
     let bytes: Bytes = (0..12_000_000_u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -147,10 +139,8 @@ async fn bytes_of_another_digest_are_not_pushed() {
 
 #[tokio::test]
 async fn pull_of_missing_or_other_artifact_is_an_error() {
-    let (server, client) = (
-        DockerRegistry::start(Setting::default()),
-        client(Options::default()),
-    );
+    let server = DockerRegistry::start(Setting::default());
+    let client = client(Options::default());
     let (name, access) = (name(&server.host()), plain(None));
     let error = client
         .pull_context(&name, &Digest::of(b"nothing"), &access)
@@ -172,10 +162,8 @@ async fn pull_of_missing_or_other_artifact_is_an_error() {
 
 #[tokio::test]
 async fn damaged_context_in_the_registry_is_detected() {
-    let (server, client) = (
-        DockerRegistry::start(Setting::default()),
-        client(Options::default()),
-    );
+    let server = DockerRegistry::start(Setting::default());
+    let client = client(Options::default());
     let (name, access, context) = (name(&server.host()), plain(None), Digest::of(CONTEXT));
     let manifest = client
         .push_context(&name, &context, CONTEXT.into(), &access)

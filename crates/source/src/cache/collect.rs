@@ -239,11 +239,9 @@ fn read_batch(output: Vec<u8>) -> Option<Contents> {
         let end = rest.iter().position(|byte| *byte == b'\n')?;
         let head = std::str::from_utf8(rest.get(..end)?).ok()?;
         let mut words = head.split(' ');
-        let (object, _, size) = (
-            words.next()?,
-            words.next()?,
-            words.next()?.parse::<usize>().ok()?,
-        );
+        let object = words.next()?;
+        let _ = words.next()?;
+        let size = words.next()?.parse::<usize>().ok()?;
         let start = at + end + 1;
         let end = start.checked_add(size).filter(|end| *end < output.len())?;
         ranges.insert(object.to_owned(), start..end);

@@ -324,10 +324,8 @@ fn credential_line(url: &RepositoryUrl, https: &HttpsCredentials) -> String {
 }
 
 pub(crate) fn line_for(scheme: Scheme, host: &str, https: &HttpsCredentials) -> String {
-    let (user, password) = (
-        percent_encode(https.username.expose()),
-        percent_encode(https.password.expose()),
-    );
+    let user = percent_encode(https.username.expose());
+    let password = percent_encode(https.password.expose());
     format!("{}://{user}:{password}@{host}\n", scheme.as_str())
 }
 

@@ -72,11 +72,9 @@ async fn concurrent_calls_share_one_repository() {
 #[tokio::test]
 async fn cached_commit_needs_no_network() {
     let origin = Origin::with(&[("main.tf", "# x\n")]);
-    let (server, cache, none) = (
-        serve(&origin).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     let url = server.url();
     let revision = cache.resolve(&url, None, &none).await.unwrap();
     let first = cache.context_of(&url, "", &revision, &none).await.unwrap();
@@ -89,11 +87,9 @@ async fn cached_commit_needs_no_network() {
 async fn second_commit_fetches_only_the_difference() {
     let noise = noise(200_000);
     let origin = Origin::with(&[("big", &noise), ("main.tf", "# 1\n")]);
-    let (server, cache, none) = (
-        serve(&origin).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     cache.context(&server.url(), "", &none).await.unwrap();
     let size = |cache: &TestCache| -> u64 {
         let entries = fs::read_dir(repository(cache).join("objects/pack")).unwrap();
@@ -115,11 +111,9 @@ async fn second_commit_fetches_only_the_difference() {
 #[tokio::test]
 async fn files_of_a_killed_git_do_not_block_fetches() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
-    let (server, cache, none) = (
-        serve(&origin).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     cache.context(&server.url(), "", &none).await.unwrap();
     let path = repository(&cache);
     for lock_file in [
@@ -138,11 +132,9 @@ async fn files_of_a_killed_git_do_not_block_fetches() {
 #[tokio::test]
 async fn damaged_repository_is_recreated() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
-    let (server, cache, none) = (
-        serve(&origin).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     let first = cache.context(&server.url(), "", &none).await.unwrap();
     let path = repository(&cache);
     for damage in ["pack", "head", "config"] {
@@ -165,11 +157,9 @@ async fn damaged_repository_is_recreated() {
 #[tokio::test]
 async fn repository_with_many_packs_is_fetched_again() {
     let origin = Origin::with(&[("main.tf", "")]);
-    let (server, cache, none) = (
-        serve(&origin).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     cache.context(&server.url(), "", &none).await.unwrap();
     for n in 0..60 {
         fs::write(
@@ -194,10 +184,8 @@ async fn repository_above_the_size_limit_is_refused() {
         ..CacheOptions::default()
     };
     let cache = GitCache::with_options(root.path(), options).unwrap();
-    let (url, none) = (
-        RepositoryUrl::parse(&server.url()).unwrap(),
-        Credentials::default(),
-    );
+    let url = RepositoryUrl::parse(&server.url()).unwrap();
+    let none = Credentials::default();
     let revision = cache
         .resolve(&url, &Reference::Default, &none)
         .await
@@ -220,10 +208,8 @@ async fn tenants_do_not_read_each_others_repositories() {
         wants: Some("bWU6aHVudGVyMg=="),
         ..Rules::default()
     };
-    let (server, cache) = (
-        HttpServer::plain(origin.folder.path(), rules).await,
-        TestCache::new(),
-    );
+    let server = HttpServer::plain(origin.folder.path(), rules).await;
+    let cache = TestCache::new();
     let mine = server.credentials(Some("hunter2"));
     let revision = cache.resolve(&server.url(), None, &mine).await.unwrap();
     cache
@@ -245,11 +231,9 @@ async fn tenants_do_not_read_each_others_repositories() {
 #[tokio::test]
 async fn idle_repositories_are_swept() {
     let origin = Origin::with(&[("main.tf", "")]);
-    let (server, cache, none) = (
-        serve(&origin).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     cache.context(&server.url(), "", &none).await.unwrap();
     assert_eq!(cache.cache.sweep(Duration::from_mins(1)).unwrap(), 0);
     assert_eq!(cache.cache.sweep(Duration::ZERO).unwrap(), 1);

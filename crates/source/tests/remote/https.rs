@@ -97,10 +97,8 @@ async fn certificate_of_an_unknown_ca_is_refused() {
 #[tokio::test]
 async fn repository_ca_is_added_to_the_system_ca() {
     let origin = origin();
-    let (first, second) = (
-        HttpServer::tls(origin.folder.path(), Rules::default()).await,
-        HttpServer::tls(origin.folder.path(), Rules::default()).await,
-    );
+    let first = HttpServer::tls(origin.folder.path(), Rules::default()).await;
+    let second = HttpServer::tls(origin.folder.path(), Rules::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let usual = folder.path().join("usual.pem");
     std::fs::write(&usual, first.ca.as_deref().unwrap()).unwrap();

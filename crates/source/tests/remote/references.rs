@@ -63,11 +63,9 @@ async fn moved_tag_is_followed_and_missing_tag_is_reported() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     origin.git(&["-C", "work", "tag", "latest"]);
     origin.git(&["-C", "work", "push", "--quiet", "origin", "--tags"]);
-    let (server, cache, none) = (
-        serve(&origin, false).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin, false).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     let tag = Reference::tag("latest").unwrap();
     cache.context_at(&server.url(), &tag, &none).await.unwrap();
     let second = origin.commit(&[("main.tf", "# 2\n")]);
@@ -230,11 +228,9 @@ async fn deleted_branch_is_reported_with_the_default_branch() {
         "origin",
         "HEAD:refs/heads/feature",
     ]);
-    let (server, cache, none) = (
-        serve(&origin, false).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin, false).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     let feature = Some("feature");
     let revision = cache.resolve(&server.url(), feature, &none).await.unwrap();
     origin.git(&["-C", "work", "push", "--quiet", "origin", ":feature"]);
@@ -261,11 +257,9 @@ async fn deleted_branch_is_reported_with_the_default_branch() {
 #[tokio::test]
 async fn empty_repository_is_used_after_its_first_commit() {
     let origin = Origin::empty();
-    let (server, cache, none) = (
-        serve(&origin, false).await,
-        TestCache::new(),
-        Credentials::default(),
-    );
+    let server = serve(&origin, false).await;
+    let cache = TestCache::new();
+    let none = Credentials::default();
     for branch in [None, Some("main")] {
         let error = cache
             .resolve(&server.url(), branch, &none)

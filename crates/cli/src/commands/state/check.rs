@@ -21,10 +21,8 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
             "the lineage {new} of the file differs from the lineage {old} of the current state"
         ));
     }
-    let (new, old) = (
-        new.serial.unwrap_or_default(),
-        old.serial.unwrap_or_default(),
-    );
+    let new = new.serial.unwrap_or_default();
+    let old = old.serial.unwrap_or_default();
     match new.cmp(&old) {
         Ordering::Greater => Ok(()),
         Ordering::Equal => Err(format!(

@@ -65,10 +65,8 @@ async fn least_recently_used_idle_repository_is_evicted() {
         held
     };
     let oldest = fill("oldest", 300).await;
-    let (old, young) = (
-        fill("old", 200).await.path.clone(),
-        fill("young", 100).await.path.clone(),
-    );
+    let old = fill("old", 200).await.path.clone();
+    let young = fill("young", 100).await.path.clone();
     assert!(store.make_room(300).ok().unwrap());
     assert!(old.exists() && young.exists());
     assert!(store.make_room(200).ok().unwrap());

@@ -213,10 +213,8 @@ fn cgi(output: &[u8]) -> Response<Body> {
         .windows(4)
         .position(|four| four == b"\r\n\r\n")
         .unwrap();
-    let (head, body) = (
-        std::str::from_utf8(output.get(..end).unwrap()).unwrap(),
-        output.get(end + 4..).unwrap(),
-    );
+    let head = std::str::from_utf8(output.get(..end).unwrap()).unwrap();
+    let body = output.get(end + 4..).unwrap();
     let mut response = Response::builder();
     for (name, value) in head.lines().filter_map(|line| line.split_once(": ")) {
         response = match name {
