@@ -46,10 +46,7 @@ fn words(output: &Output) -> String {
 #[tokio::test]
 async fn module_on_the_same_host_is_cloned_with_the_password() {
     let origin = origin();
-    let rules = || Rules {
-        wants: Some(ME),
-        ..Rules::default()
-    };
+    let rules = || Rules::requiring(ME);
     let server = HttpServer::tls(origin.folder.path(), rules()).await;
     let credentials = server.credentials(Some("hunter2"));
     let cloned = clone(&server.url(), &server.url(), &credentials).await;

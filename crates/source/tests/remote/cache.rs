@@ -204,10 +204,7 @@ async fn repository_above_the_size_limit_is_refused() {
 #[tokio::test]
 async fn tenants_do_not_read_each_others_repositories() {
     let origin = Origin::with(&[("main.tf", "# secret\n")]);
-    let rules = Rules {
-        wants: Some("bWU6aHVudGVyMg=="),
-        ..Rules::default()
-    };
+    let rules = Rules::requiring("bWU6aHVudGVyMg==");
     let server = HttpServer::plain(origin.folder.path(), rules).await;
     let cache = TestCache::new();
     let mine = server.credentials(Some("hunter2"));

@@ -32,14 +32,7 @@ fn origin() -> Origin {
 #[tokio::test]
 async fn private_repository_is_read_with_password_and_ca() {
     let (origin, cache) = (origin(), TestCache::new());
-    let server = HttpServer::tls(
-        origin.folder.path(),
-        Rules {
-            wants: Some(ME),
-            ..Rules::default()
-        },
-    )
-    .await;
+    let server = HttpServer::tls(origin.folder.path(), Rules::requiring(ME)).await;
     let context = cache
         .context(&server.url(), "", &server.credentials(Some(PASSWORD)))
         .await
@@ -53,14 +46,7 @@ async fn private_repository_is_read_with_password_and_ca() {
 #[tokio::test]
 async fn wrong_or_missing_password_is_reported() {
     let origin = origin();
-    let server = HttpServer::tls(
-        origin.folder.path(),
-        Rules {
-            wants: Some(ME),
-            ..Rules::default()
-        },
-    )
-    .await;
+    let server = HttpServer::tls(origin.folder.path(), Rules::requiring(ME)).await;
     for password in [Some("hunter2"), None] {
         let error = refusal(&server.url(), &server.credentials(password)).await;
         assert_failure(
@@ -201,14 +187,7 @@ async fn silent_host_times_out() {
 #[tokio::test]
 async fn password_does_not_follow_a_redirect_to_another_host() {
     let origin = origin();
-    let other = HttpServer::plain(
-        origin.folder.path(),
-        Rules {
-            wants: Some(ME),
-            ..Rules::default()
-        },
-    )
-    .await;
+    let other = HttpServer::plain(origin.folder.path(), Rules::requiring(ME)).await;
     let moved_to = Some(other.url().replace("/r.git", ""));
     let server = HttpServer::plain(
         origin.folder.path(),

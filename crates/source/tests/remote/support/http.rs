@@ -38,6 +38,16 @@ pub(crate) struct Rules {
     pub(crate) moved_to: Option<String>,
 }
 
+impl Rules {
+    /// Requires `authorization`: base64 of `user:password`.
+    pub(crate) fn requiring(authorization: &'static str) -> Self {
+        Self {
+            wants: Some(authorization),
+            ..Self::default()
+        }
+    }
+}
+
 pub(crate) struct HttpServer {
     address: String,
     /// PEM certificate of the server, if it uses TLS.
