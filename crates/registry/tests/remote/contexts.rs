@@ -3,7 +3,7 @@
 use std::fs;
 
 use alustan_registry::{
-    ARTIFACT_TYPE, Access, Digest, ImageName, ImageRef, LAYER_TYPE, Options, context_tag,
+    ARTIFACT_TYPE, Access, Digest, ImageName, ImageRef, LAYER_TYPE, Options, Registry, context_tag,
 };
 use bytes::Bytes;
 use rstest::rstest;
@@ -17,16 +17,21 @@ use crate::support::{
 
 const CONTEXT: &[u8] = b"the bytes of a context";
 
+/// Pushes [`CONTEXT`] without credentials. Returns the digest of its manifest.
+async fn push_context(client: &Registry, name: &ImageName) -> Digest {
+    client
+        .push_context(name, &Digest::of(CONTEXT), CONTEXT.into(), &plain(None))
+        .await
+        .unwrap()
+}
+
 #[tokio::test]
 async fn context_is_pushed_and_pulled_unchanged() {
     let server = DockerRegistry::start(Setting::default());
     let client = client(Options::default());
     let (name, access) = (name(&server.host()), plain(None));
     let context = Digest::of(CONTEXT);
-    let manifest = client
-        .push_context(&name, &context, CONTEXT.into(), &access)
-        .await
-        .unwrap();
+    let manifest = push_context(&client, &name).await;
     let by_tag = client
         .digest_of(&tag(&server.host(), &context_tag(&context)), &access)
         .await
@@ -63,17 +68,11 @@ async fn context_is_pushed_and_pulled_unchanged() {
 async fn existing_context_is_not_pushed_again() {
     let server = DockerRegistry::start(Setting::default());
     let client = client(Options::default());
-    let (name, access, context) = (name(&server.host()), plain(None), Digest::of(CONTEXT));
-    let first = client
-        .push_context(&name, &context, CONTEXT.into(), &access)
-        .await
-        .unwrap();
+    let name = name(&server.host());
+    let first = push_context(&client, &name).await;
     let (posts, puts) = (server.requests("POST"), server.requests("PUT"));
     assert_eq!((posts, puts), (2, 3), "two blobs and a manifest");
-    let second = client
-        .push_context(&name, &context, CONTEXT.into(), &access)
-        .await
-        .unwrap();
+    let second = push_context(&client, &name).await;
     assert_eq!(
         (first, posts, puts),
         (second, server.requests("POST"), server.requests("PUT"))
@@ -85,20 +84,14 @@ async fn tag_of_another_manifest_is_corrected() {
     let server = DockerRegistry::start(Setting::default());
     let client = client(Options::default());
     let (name, access, context) = (name(&server.host()), plain(None), Digest::of(CONTEXT));
-    let manifest = client
-        .push_context(&name, &context, CONTEXT.into(), &access)
-        .await
-        .unwrap();
+    let manifest = push_context(&client, &name).await;
     push(&server.host(), &context_tag(&context), json!({})).await;
     let image = tag(&server.host(), &context_tag(&context));
     assert_ne!(
         client.digest_of(&image, &access).await.unwrap().as_ref(),
         Some(&manifest)
     );
-    client
-        .push_context(&name, &context, CONTEXT.into(), &access)
-        .await
-        .unwrap();
+    push_context(&client, &name).await;
     assert_eq!(
         client.digest_of(&image, &access).await.unwrap().as_ref(),
         Some(&manifest)
@@ -165,10 +158,7 @@ async fn damaged_context_in_the_registry_is_detected() {
     let server = DockerRegistry::start(Setting::default());
     let client = client(Options::default());
     let (name, access, context) = (name(&server.host()), plain(None), Digest::of(CONTEXT));
-    let manifest = client
-        .push_context(&name, &context, CONTEXT.into(), &access)
-        .await
-        .unwrap();
+    let manifest = push_context(&client, &name).await;
     fs::write(server.blob(context.as_str()), vec![b'x'; CONTEXT.len()]).unwrap();
     let error = client
         .pull_context(&name, &manifest, &access)
