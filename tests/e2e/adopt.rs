@@ -1,16 +1,13 @@
 //! Adoption of states that were created outside of the operator.
 
-use alustan_tests::{Counter, scene};
+use alustan_tests::scene;
 use kube::api::DeleteParams;
 use serde_json::json;
 
 #[tokio::test]
 async fn adopt_local_state_pushed_before_first_run_recreates_nothing() {
     scene("adopt-local", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         // The resource `old` simulates an engine outside of the cluster: after the deletion of `old`, the real objects and a file with the
         // state remain.
         let mut old = scene.resource_of("old", "web");

@@ -115,10 +115,7 @@ const OPEN: &str = "terraform destroy -auto-approve\n";
 #[tokio::test]
 async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
     scene("mended", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         let mut web = scene.resource("web");
         web["spec"]["retry"] = json!({"limit": 2, "minBackoff": "3s", "maxBackoff": "5s"});
         web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
@@ -205,10 +202,7 @@ async fn abandoned_resource_leaves_its_objects_and_state() {
 #[tokio::test]
 async fn a_namespace_that_is_deleted_does_not_hang() {
     scene("namespace", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
         let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
@@ -237,10 +231,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
 #[tokio::test]
 async fn delete_is_refused_if_protected_and_orphans_if_requested() {
     scene("kept", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         let mut safe = scene.resource_of("safe", "web");
         safe["spec"]["deletionProtection"] = json!(true);
         let mut orphan = scene.resource_of("orphan", "web");
@@ -274,10 +265,7 @@ async fn delete_is_refused_if_protected_and_orphans_if_requested() {
 #[tokio::test]
 async fn delete_needs_nothing_but_the_pin() {
     scene("pin", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         let destroy = "[ \"$PROVIDER_KEY\" = opens ] && terraform destroy -auto-approve\n";
         scene.config_map("scripts", &[("destroy", destroy)]).await;
         scene

@@ -1,16 +1,13 @@
 //! Runs in pods with injected sidecars.
 
-use alustan_tests::{Counter, Injector, scene};
+use alustan_tests::{Injector, scene};
 use kube::api::DeleteParams;
 use serde_json::json;
 
 #[tokio::test]
 async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
     scene("mesh", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         let injector = Injector::start(&scene).await;
         let names = ["web", "native"];
         for name in names {

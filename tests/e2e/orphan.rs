@@ -1,6 +1,6 @@
 //! Orphaned objects of a resource, and their adoption.
 
-use alustan_tests::{Counter, Scene, scene};
+use alustan_tests::{Scene, scene};
 use kube::api::DeleteParams;
 use serde_json::json;
 
@@ -25,10 +25,7 @@ async fn left(scene: &Scene) -> String {
 #[tokio::test]
 async fn orphan_state_is_adopted_by_the_next_resource_of_the_name() {
     scene("orphan", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         let mut volume = scene.resource_of("volume", "web");
         volume["spec"]["backend"] = json!({"provider": "local"});
         let resources = [scene.resource("web"), volume];

@@ -214,10 +214,7 @@ async fn restore_into_the_same_namespace_recreates_nothing() {
 #[tokio::test]
 async fn restore_with_new_uids_needs_approval_of_changes() {
     scene("restore-uids", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.counted_object("a"))])
-            .await;
+        let counter = scene.commit_counted_object("web").await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
         let backup = back_up(&scene).await;
@@ -289,9 +286,7 @@ mod own_operators {
     async fn restore_into_another_cluster_follows_the_documentation() {
         scene_with_own_operators("restore-from", |old| async move {
             let _operator = Operators::of(&old).await.start(None);
-            let counter = Counter::start().await;
-            old.commit("web", &[("main.tf", &counter.counted_object("a"))])
-                .await;
+            let counter = old.commit_counted_object("web").await;
             old.aws_with_secret(&old.namespace, "locks").await;
             let mut web = old.resource("web");
             web["spec"]["approval"] = json!({"mode": "Manual"});

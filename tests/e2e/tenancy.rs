@@ -1,7 +1,7 @@
 //! Tenants share one operator: the load, quotas and limits of one tenant do not delay another tenant.
 
 use alustan_api::Terraform;
-use alustan_tests::{Counter, Operators, Scene, condition, scene, scene_alone};
+use alustan_tests::{Operators, Scene, condition, scene, scene_alone};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -130,10 +130,7 @@ mod alone {
                 .with("ALUSTAN_MAX_CONCURRENT_RUNS", "2")
                 .with("ALUSTAN_MAX_RUNS_PER_NAMESPACE", "2");
             let operator = operators.start(None);
-            let counter = Counter::start().await;
-            greedy
-                .commit("web", &[("main.tf", &counter.counted_object("a"))])
-                .await;
+            let counter = greedy.commit_counted_object("web").await;
             let resource = |name: &str| {
                 let mut resource = greedy.resource_of(name, "web");
                 resource["spec"]["gitRepo"]["interval"] = json!("12h");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::Scene;
+use crate::{Counter, Scene};
 
 impl Scene {
     /// Commits `files` to the test's repository `name`. Returns the id of the commit.
@@ -23,6 +23,14 @@ impl Scene {
             .await;
         self.report_push(repository).await;
         commit.trim().to_owned()
+    }
+
+    /// Commits a module with one counted object to the repository `name`. Returns its counter.
+    pub async fn commit_counted_object(&self, name: &str) -> Counter {
+        let counter = Counter::start().await;
+        self.commit(name, &[("main.tf", &counter.counted_object("a"))])
+            .await;
+        counter
     }
 
     /// Runs git in the bare repository `name` of the test. Returns its output.
