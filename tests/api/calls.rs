@@ -126,9 +126,9 @@ impl Operator {
         let url = format!("http://127.0.0.1:{}/metrics", self.port);
         let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
         let text = answer.text().await.map_err(|error| error.to_string())?;
-        let lines = text.lines();
-        let counts = lines.filter_map(|line| line.strip_prefix("alustan_reconciles_total{"));
-        Ok(counts
+        Ok(text
+            .lines()
+            .filter_map(|line| line.strip_prefix("alustan_reconciles_total{"))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum())
     }
@@ -139,8 +139,9 @@ impl Operator {
         event.await;
         until("a reconcile", async || {
             let now = self.reconciles().await?;
-            let again = (now > before).then_some(());
-            again.ok_or_else(|| format!("{now} reconciles"))
+            (now > before)
+                .then_some(())
+                .ok_or_else(|| format!("{now} reconciles"))
         })
         .await;
     }
@@ -148,8 +149,10 @@ impl Operator {
     /// Returns the operator's requests about objects of `namespace` in order, for example `patch secrets web-run`. The operator applies the
     /// objects of a run concurrently, so consecutive requests for these objects are sorted by text.
     fn requests(&self, namespace: &str) -> Vec<String> {
-        let log = self.server.audit().into_iter();
-        let mut calls: Vec<_> = log
+        let mut calls: Vec<_> = self
+            .server
+            .audit()
+            .into_iter()
             .filter(|call| call["impersonatedUser"]["username"] == OPERATOR)
             .filter(|call| call["objectRef"]["namespace"] == namespace)
             .filter(|call| call["verb"] != "watch")
@@ -435,8 +438,10 @@ async fn foreign_object_of_the_same_name_is_not_changed() {
     let theirs: ServiceAccount =
         serde_json::from_value(json!({"metadata": {"name": "web-runner"}})).unwrap();
     let accounts = space.api::<ServiceAccount>();
-    let created = accounts.create(&PostParams::default(), &theirs).await;
-    let theirs = created.unwrap();
+    let theirs = accounts
+        .create(&PostParams::default(), &theirs)
+        .await
+        .unwrap();
     create(&operator, &space).await;
     let api = space.api::<Terraform>();
     until("a word about it", async || {

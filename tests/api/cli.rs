@@ -414,8 +414,10 @@ async fn wait_ends_when_a_resource_is_ready_or_stalled() {
         status("Planning", "Unknown", "Running"),
     )
     .await;
-    let mut waiting = tokio::process::Command::from(command(&space, "wait web --timeout 60s"));
-    let waiting = waiting.stdout(Stdio::piped()).spawn().unwrap();
+    let waiting = tokio::process::Command::from(command(&space, "wait web --timeout 60s"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     apply(
         &space,
         &resource("web"),

@@ -104,8 +104,10 @@ async fn null_equals_an_absent_field() {
         "/containerRegistry/dockerfile",
     ] {
         let web = with(resource("web"), field, Some(Value::Null));
-        let stored = space.try_create(&web).await;
-        let stored = stored.unwrap_or_else(|error| panic!("{field}: {error}"));
+        let stored = space
+            .try_create(&web)
+            .await
+            .unwrap_or_else(|error| panic!("{field}: {error}"));
         let tf: Terraform =
             serde_json::from_value(stored).unwrap_or_else(|error| panic!("{field}: {error}"));
         let bare: Terraform = serde_json::from_value(resource("web")).unwrap();

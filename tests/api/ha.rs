@@ -102,14 +102,15 @@ impl Pair {
     /// Returns time, verb and URI of each write request of the replica `name`, except writes of the Lease.
     fn writes(&self, name: &str) -> Vec<(Timestamp, String)> {
         let user = user(name);
-        let calls = self.server.audit().into_iter();
-        let writes = calls.filter(|call| {
-            let reads = ["get", "list", "watch"];
-            call["impersonatedUser"]["username"] == user
-                && !reads.contains(&call["verb"].as_str().unwrap())
-                && call["objectRef"]["resource"] != "leases"
-        });
-        writes
+        self.server
+            .audit()
+            .into_iter()
+            .filter(|call| {
+                let reads = ["get", "list", "watch"];
+                call["impersonatedUser"]["username"] == user
+                    && !reads.contains(&call["verb"].as_str().unwrap())
+                    && call["objectRef"]["resource"] != "leases"
+            })
             .map(|call| {
                 let at = call["requestReceivedTimestamp"].as_str().unwrap();
                 let request = format!("{} {}", call["verb"], call["requestURI"]);

@@ -62,8 +62,8 @@ impl Installed {
 
     fn apply(&self, namespace: &str, text: &str) {
         let file = self.server.folder().join(format!("{namespace}.yaml"));
-        let text = text.replace("alustan-system", self.system);
         let text = text
+            .replace("alustan-system", self.system)
             .replace("[alustan]", &format!("[{LEASE}]"))
             .replace("[alustan-signing-key]", &format!("[{LEASE}-signing-key]"));
         std::fs::write(&file, text).unwrap();
@@ -143,8 +143,11 @@ impl Narrow {
 
     /// Asserts that each request of the operator is in a watched namespace or in the operator's namespace, and allowed by its Roles.
     fn keeps_to_its_namespaces(&self) {
-        let watched = self.spaces.iter().map(|space| space.namespace.as_str());
-        let mut places: BTreeSet<&str> = watched.collect();
+        let mut places: BTreeSet<&str> = self
+            .spaces
+            .iter()
+            .map(|space| space.namespace.as_str())
+            .collect();
         places.insert(SYSTEM);
         let all: Vec<Call> = calls(self.server.audit())
             .filter(|call| call.user == self.account)
@@ -172,13 +175,14 @@ async fn reason(space: &Space, name: &str, wanted: &str) -> String {
     let api = space.api::<Terraform>();
     until(wanted, async || {
         let tf = api.get(name).await.unwrap();
-        let conditions = tf.status.iter().flat_map(|status| &status.conditions);
-        let ready = conditions
-            .into_iter()
-            .find(|condition| condition.type_ == "Ready");
-        let (reason, message) = ready.map_or(("", ""), |condition| {
-            (condition.reason.as_str(), condition.message.as_str())
-        });
+        let (reason, message) = tf
+            .status
+            .iter()
+            .flat_map(|status| &status.conditions)
+            .find(|condition| condition.type_ == "Ready")
+            .map_or(("", ""), |condition| {
+                (condition.reason.as_str(), condition.message.as_str())
+            });
         let current = || format!("{reason}: {message}");
         (reason == wanted)
             .then(|| message.to_owned())
@@ -230,8 +234,13 @@ async fn destroys(space: &Space) {
     })
     .await;
     let namespaces: Api<Namespace> = Api::all(space.client.clone());
-    let labels = namespaces.get(&space.namespace).await.unwrap();
-    let labels = labels.metadata.labels.unwrap_or_default();
+    let labels = namespaces
+        .get(&space.namespace)
+        .await
+        .unwrap()
+        .metadata
+        .labels
+        .unwrap_or_default();
     assert!(!labels.contains_key(alustan_api::labels::HOLDS_STATE));
 }
 

@@ -229,8 +229,10 @@ where
     let name = object.name_any();
     let object_name = format!("{} {name}", K::kind(&()));
     let patch = Patch::Apply(object);
-    let made = api.patch(&name, &parameters, &patch).await;
-    let made = made.unwrap_or_else(|error| panic!("{object_name}: {error}"));
+    let made = api
+        .patch(&name, &parameters, &patch)
+        .await
+        .unwrap_or_else(|error| panic!("{object_name}: {error}"));
     assert_eq!(
         made.labels()[labels::MANAGED_BY],
         labels::MANAGER,
@@ -255,15 +257,16 @@ where
     let object_name = format!("{} {}", K::kind(&()), object.name_any());
     let parameters = PatchParams::apply("tests").dry_run().validation_strict();
     let patch = Patch::Apply(object);
-    let strict = space
+    space
         .api::<K>()
         .patch(&object.name_any(), &parameters, &patch)
-        .await;
-    strict.unwrap_or_else(|error| panic!("{object_name}: {error}"));
+        .await
+        .unwrap_or_else(|error| panic!("{object_name}: {error}"));
     let client = space.server.client_as(OPERATOR).await;
     let api: Api<K> = Api::namespaced(client, &space.namespace);
-    let created = api.create(&PostParams::default(), object).await;
-    created.unwrap_or_else(|error| panic!("{object_name}: {error}"))
+    api.create(&PostParams::default(), object)
+        .await
+        .unwrap_or_else(|error| panic!("{object_name}: {error}"))
 }
 
 /// The test uses the operator's ServiceAccount, which may create the Role of a runner only if it has all rights of that Role.

@@ -79,8 +79,10 @@ impl Operator {
     }
 
     fn calls(&self) -> impl Iterator<Item = Value> {
-        let calls = self.server.audit().into_iter();
-        calls.filter(|call| call["impersonatedUser"]["username"] == OPERATOR)
+        self.server
+            .audit()
+            .into_iter()
+            .filter(|call| call["impersonatedUser"]["username"] == OPERATOR)
     }
 
     /// Checks that the operator makes no call that its roles do not allow, and uses only its own Lease.
@@ -157,9 +159,9 @@ async fn wait(
 
 /// Returns status, reason and message of a condition.
 fn condition(tf: &Terraform, kind: &str) -> (String, String, String) {
-    let conditions = tf.status.iter().flat_map(|status| &status.conditions);
-    conditions
-        .into_iter()
+    tf.status
+        .iter()
+        .flat_map(|status| &status.conditions)
         .find(|condition| condition.type_ == kind)
         .map(|condition| {
             let (status, reason) = (condition.status.clone(), condition.reason.clone());
@@ -267,16 +269,21 @@ async fn deletion_of_a_resource_without_runs_leaves_nothing() {
             .iter()
             .flatten()
             .any(|name| name == FINALIZER)
-    });
-    let kept = kept.await.metadata.finalizers.unwrap();
+    })
+    .await
+    .metadata
+    .finalizers
+    .unwrap();
     assert!(kept.contains(&"example.com/mine".to_owned()), "{kept:?}");
     api.delete("web", &DeleteParams::default()).await.unwrap();
     wait(&api, "web", "the operator to let go", |tf| {
         tf.metadata.finalizers.as_deref() == Some(&["example.com/mine".to_owned()])
     })
     .await;
-    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
-    let remaining: Vec<_> = secrets
+    let remaining: Vec<_> = space
+        .api::<Secret>()
+        .list(&ListParams::default())
+        .await
         .unwrap()
         .into_iter()
         .map(|secret| secret.metadata.name)
@@ -454,8 +461,14 @@ async fn unreadable_resource_without_record_is_kept_until_fixed() {
     until("a word about it", async || {
         let fields = format!("involvedObject.name={UNKNOWN}");
         let list = ListParams::default().fields(&fields);
-        let events = default.list(&list).await.unwrap().items.into_iter();
-        let notes: Vec<_> = events.filter_map(|event| event.message).collect();
+        let notes: Vec<_> = default
+            .list(&list)
+            .await
+            .unwrap()
+            .items
+            .into_iter()
+            .filter_map(|event| event.message)
+            .collect();
         let matches = |note: &String| wanted.iter().all(|part| note.contains(part));
         let reported = notes.iter().any(matches);
         reported.then_some(()).ok_or_else(|| notes.join("\n"))

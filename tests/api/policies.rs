@@ -262,8 +262,9 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
     };
     for (as_user, emptying) in [(&alice, "Allow"), (&bob, "Ask")] {
         until("the approver's rights", async || {
-            let changed = change(as_user, json!({"emptying": emptying})).await;
-            changed.map_err(|refused| refused.to_string())
+            change(as_user, json!({"emptying": emptying}))
+                .await
+                .map_err(|refused| refused.to_string())
         })
         .await;
     }
@@ -321,8 +322,9 @@ async fn refused_approval_beside_another_approver_names_the_remedy() {
         alice.patch("web", &PatchParams::default(), &patch).await
     };
     until("the approver's rights", async || {
-        let changed = change(json!({"plan": "01", "by": "alice"})).await;
-        changed.map_err(|refused| refused.to_string())
+        change(json!({"plan": "01", "by": "alice"}))
+            .await
+            .map_err(|refused| refused.to_string())
     })
     .await;
     let refused = refusal(async || approve(json!({"plan": "02"})).await).await;
@@ -519,8 +521,13 @@ impl Module {
         let request: TokenRequest = serde_json::from_value(request).unwrap();
         let accounts = space.api::<ServiceAccount>();
         let parameters = PostParams::default();
-        let token_request = accounts.create_token_request(&account, &parameters, &request);
-        let token = token_request.await.unwrap().status.unwrap().token;
+        let token = accounts
+            .create_token_request(&account, &parameters, &request)
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .token;
         let client = space.server.client_with(&token).await;
         Self {
             secrets: Api::namespaced(client, &space.namespace),

@@ -142,8 +142,13 @@ async fn reason(space: &Space, wanted: &str) -> String {
 }
 
 fn data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
-    let data = secret.data.clone().unwrap_or_default().into_iter();
-    data.map(|(key, ByteString(value))| (key, value)).collect()
+    secret
+        .data
+        .clone()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(key, ByteString(value))| (key, value))
+        .collect()
 }
 
 async fn data_of(secrets: &Api<Secret>, name: String) -> BTreeMap<String, Vec<u8>> {

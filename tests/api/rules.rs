@@ -14,8 +14,10 @@ async fn accepts(space: &Space, field: &str, values: &[Value]) {
 }
 
 async fn accepts_resource(space: &Space, resource: &Value, what: &str) {
-    let stored = space.try_apply(resource).await;
-    let stored = stored.unwrap_or_else(|error| panic!("{what} is refused: {error}"));
+    let stored = space
+        .try_apply(resource)
+        .await
+        .unwrap_or_else(|error| panic!("{what} is refused: {error}"));
     let read: Result<Terraform, _> = serde_json::from_value(stored);
     read.unwrap_or_else(|error| panic!("{what} is accepted but cannot be read: {error}"));
 }

@@ -66,16 +66,18 @@ impl Operator {
 
     /// Returns how often the operator has patched resources of `namespace`, or their subresource `subresource`.
     fn patch_count(&self, namespace: &str, subresource: Option<&str>) -> usize {
-        let calls = self.server.audit().into_iter();
-        let writes = calls.filter(|call| {
-            let object = &call["objectRef"];
-            call["impersonatedUser"]["username"] == OPERATOR
-                && object["namespace"] == namespace
-                && object["resource"] == "terraforms"
-                && object["subresource"].as_str() == subresource
-                && call["verb"] == "patch"
-        });
-        writes.count()
+        self.server
+            .audit()
+            .into_iter()
+            .filter(|call| {
+                let object = &call["objectRef"];
+                call["impersonatedUser"]["username"] == OPERATOR
+                    && object["namespace"] == namespace
+                    && object["resource"] == "terraforms"
+                    && object["subresource"].as_str() == subresource
+                    && call["verb"] == "patch"
+            })
+            .count()
     }
 }
 
@@ -115,8 +117,14 @@ async fn is_deleted(space: &Space, name: &str) {
         tf.map_or(Ok(()), |tf| Err(format!("{:#?}", tf.metadata.finalizers)))
     })
     .await;
-    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
-    let names: Vec<_> = secrets.unwrap().iter().map(ResourceExt::name_any).collect();
+    let names: Vec<_> = space
+        .api::<Secret>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     assert!(names.is_empty(), "{names:?}");
 }
 
@@ -171,8 +179,9 @@ async fn idle_resource_gets_not_modified_and_causes_no_write() {
         let turn = turn.to_string();
         let touched = json!({"metadata": {"labels": {"turn": turn}}});
         let parameters = PatchParams::default();
-        let touched = api.patch("web", &parameters, &Patch::Merge(&touched)).await;
-        touched.unwrap();
+        api.patch("web", &parameters, &Patch::Merge(&touched))
+            .await
+            .unwrap();
         let called = |call: &metacontroller::Exchange| {
             call.request["parent"]["metadata"]["labels"]["turn"] == turn
         };
@@ -285,9 +294,13 @@ async fn forged_hook_request_runs_nothing_and_changes_no_spec() {
         (status, &answer["status"]["state"]),
         (200, &json!("Success"))
     );
-    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
-    let of_nobody = secrets.unwrap().into_iter();
-    let of_nobody = of_nobody.filter(|secret| secret.name_any().starts_with("nobody"));
+    let of_nobody = space
+        .api::<Secret>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|secret| secret.name_any().starts_with("nobody"));
     assert_eq!(of_nobody.count(), 0);
     assert_eq!(api.get("web").await.unwrap().spec, tf.spec);
 }

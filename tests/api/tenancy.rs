@@ -59,9 +59,10 @@ impl Operator {
 /// Returns reason and message of condition `Ready`.
 async fn ready(space: &Space, name: &str) -> (String, String) {
     let tf = space.api::<Terraform>().get_opt(name).await.unwrap();
-    let conditions = tf.and_then(|tf| tf.status).map(|status| status.conditions);
-    let mut conditions = conditions.unwrap_or_default().into_iter();
-    conditions
+    tf.and_then(|tf| tf.status)
+        .map(|status| status.conditions)
+        .unwrap_or_default()
+        .into_iter()
         .find(|condition| condition.type_ == "Ready")
         .map(|condition| (condition.reason, condition.message))
         .unwrap_or_default()
@@ -81,15 +82,23 @@ async fn wait_for_reason(space: &Space, name: &str, reason: &str) -> String {
 }
 
 async fn jobs(space: &Space) -> Vec<Job> {
-    let all = space.api::<Job>().list(&ListParams::default()).await;
-    all.unwrap().items
+    space
+        .api::<Job>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items
 }
 
 /// Waits for a Job.
 async fn job(space: &Space, name: &str) -> Job {
     until(&format!("Job {name}"), async || {
-        let job = space.api::<Job>().get_opt(name).await.unwrap();
-        job.ok_or_else(|| "none".to_owned())
+        space
+            .api::<Job>()
+            .get_opt(name)
+            .await
+            .unwrap()
+            .ok_or_else(|| "none".to_owned())
     })
     .await
 }
@@ -261,10 +270,12 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
             if !jobs(&modest).await.is_empty() {
                 return Ok(None);
             }
-            let all = jobs(&greedy).await.into_iter().map(|job| job.name_any());
-            let mut remaining = all.filter(|name| !done.contains(name));
-            let next = remaining.next();
-            next.map(Some)
+            jobs(&greedy)
+                .await
+                .into_iter()
+                .map(|job| job.name_any())
+                .find(|name| !done.contains(name))
+                .map(Some)
                 .ok_or_else(|| format!("{} were done", done.len()))
         })
         .await;

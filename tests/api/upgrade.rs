@@ -138,8 +138,12 @@ async fn complete(space: &Space, job: &str) {
 }
 
 async fn jobs(space: &Space) -> Vec<Job> {
-    let all = space.api::<Job>().list(&ListParams::default()).await;
-    all.unwrap().items
+    space
+        .api::<Job>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items
 }
 
 /// Returns the Jobs that have not ended. Asserts that there are at most [`SLOTS`].
@@ -164,8 +168,9 @@ async fn all(space: &Space) -> Vec<Terraform> {
 /// Returns status and reason of condition `Ready`, and the observed generation.
 fn ready(tf: &Terraform) -> (String, String, Option<i64>) {
     let status = tf.status.clone().unwrap_or_default();
-    let mut conditions = status.conditions.into_iter();
-    let (status_of, reason) = conditions
+    let (status_of, reason) = status
+        .conditions
+        .into_iter()
         .find(|condition| condition.type_ == "Ready")
         .map(|condition| (condition.status, condition.reason))
         .unwrap_or_default();
@@ -217,8 +222,10 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     }
     until("the new operator to look at all", async || {
         let all = all(&space).await;
-        let mut old = all.iter().map(ready).filter(|ready| ready.2 != Some(2));
-        old.next().map_or(Ok(()), |first| Err(format!("{first:?}")))
+        all.iter()
+            .map(ready)
+            .find(|ready| ready.2 != Some(2))
+            .map_or(Ok(()), |first| Err(format!("{first:?}")))
     })
     .await;
     for tf in all(&space).await {
@@ -278,8 +285,11 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
 /// Returns `Ok` if `count` runs with number `number` have started and all of them have ended.
 async fn runs_end(space: &Space, number: &str, count: usize) -> Result<(), String> {
     let begun = kinds(space).await.remove(number).unwrap_or_default().len();
-    let open = active(space).await;
-    let open = open.iter().filter(|job| !is_build(job)).count();
+    let open = active(space)
+        .await
+        .iter()
+        .filter(|job| !is_build(job))
+        .count();
     (begun == count && open == 0)
         .then_some(())
         .ok_or_else(|| format!("{begun} have begun, {open} go on"))

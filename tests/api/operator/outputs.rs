@@ -117,8 +117,10 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
     let kept = space.api::<Secret>();
     let name = names::record("web");
     until("a record", async || {
-        let record = kept.get_opt(&name).await.unwrap();
-        record.ok_or_else(|| "there is none".to_owned())
+        kept.get_opt(&name)
+            .await
+            .unwrap()
+            .ok_or_else(|| "there is none".to_owned())
     })
     .await;
     wait(&tfs, "web", "the spec to be seen", |tf| {
@@ -197,8 +199,10 @@ async fn outputs_never_replace_a_foreign_secret() {
     let secrets = space.api::<Secret>();
     let theirs = json!({"metadata": {"name": "web-outputs"}, "stringData": {"endpoint": "mine"}});
     let theirs: Secret = serde_json::from_value(theirs).unwrap();
-    let theirs = secrets.create(&PostParams::default(), &theirs).await;
-    let theirs = theirs.unwrap();
+    let theirs = secrets
+        .create(&PostParams::default(), &theirs)
+        .await
+        .unwrap();
     let refused = run_without_map(&space, 1).await;
     assert_eq!(refused.reason.as_deref(), Some("OutputsOwnershipConflict"));
     assert_eq!(secrets.get("web-outputs").await.unwrap(), theirs);

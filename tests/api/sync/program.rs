@@ -53,8 +53,9 @@ impl Recorder {
             http: reqwest::Client::new(),
             lines: Arc::default(),
         };
-        let app = Router::new().route("/sync", post(Self::forward));
-        let app = app.with_state(recorder.clone());
+        let app = Router::new()
+            .route("/sync", post(Self::forward))
+            .with_state(recorder.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/sync", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -108,8 +109,9 @@ impl Recorder {
             let lines = self.lines();
             let is_recorded = lines.iter().skip(from).any(&wanted);
             is_recorded.then_some(()).ok_or_else(|| {
-                let last = lines.last().map(Value::to_string);
-                last.unwrap_or_else(|| "nobody called".to_owned())
+                lines
+                    .last()
+                    .map_or_else(|| "nobody called".to_owned(), Value::to_string)
             })
         })
         .await;
@@ -244,8 +246,12 @@ async fn is_called_every_second(
         "{:?}",
         since.elapsed()
     );
-    let at_rest = recorder.lines().into_iter().skip(from + 3);
-    let codes: Vec<_> = at_rest.map(|line| line["code"].as_u64()).collect();
+    let codes: Vec<_> = recorder
+        .lines()
+        .into_iter()
+        .skip(from + 3)
+        .map(|line| line["code"].as_u64())
+        .collect();
     assert!(codes.contains(&Some(304)), "{codes:?}");
     api.delete("web", &DeleteParams::default()).await.unwrap();
     is_deleted(&space, "web").await;
@@ -267,9 +273,12 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
         .wait("a refusal", from, |line| line["code"] == 401)
         .await;
     until("an event", async || {
-        let events = space.api::<Event>().list(&ListParams::default()).await;
-        let mut events = events.unwrap().into_iter();
-        events
+        space
+            .api::<Event>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .into_iter()
             .find(|event| {
                 let note = event.message.as_deref().unwrap_or_default();
                 event.reason.as_deref() == Some("SyncError") && note.contains("Unauthorized")
