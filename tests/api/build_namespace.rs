@@ -10,14 +10,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::outside::Outside;
 use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
-use crate::space::{Space, resource, with};
+use crate::space::{Space, complete_job, resource, with_all};
 
 const BUILDS: &str = "builds";
 
@@ -81,29 +80,21 @@ impl Operator {
         let space = Space::of(&self.server, json!({})).await;
         let login =
             json!({"auths": {&self.outside.address: {"username": user, "password": "short"}}});
-        let secret: Secret = serde_json::from_value(json!({
-            "metadata": {"name": "regcred"}, "type": "kubernetes.io/dockerconfigjson",
-            "stringData": {".dockerconfigjson": login.to_string()},
-        }))
-        .unwrap();
         space
-            .api()
-            .create(&PostParams::default(), &secret)
-            .await
-            .unwrap();
+            .create::<Secret>(json!({
+                "metadata": {"name": "regcred"}, "type": "kubernetes.io/dockerconfigjson",
+                "stringData": {".dockerconfigjson": login.to_string()},
+            }))
+            .await;
         let address = &self.outside.address;
-        let web = with(
+        let web = with_all(
             resource("web"),
-            "/gitRepo/url",
-            Some(format!("http://{address}/team/infra").into()),
+            json!({
+                "/gitRepo/url": format!("http://{address}/team/infra"),
+                "/containerRegistry/imageName": format!("{address}/team/web"),
+                "/containerRegistry/secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+            }),
         );
-        let web = with(
-            web,
-            "/containerRegistry/imageName",
-            Some(format!("{address}/team/web").into()),
-        );
-        let named = json!({"name": "regcred", "key": ".dockerconfigjson"});
-        let web = with(web, "/containerRegistry/secretRef", Some(named));
         space.apply(&web).await.unwrap();
         space
     }
@@ -149,20 +140,7 @@ impl Operator {
 
     /// Sets the build Job to complete, like the Job controller.
     async fn ends(&self, job: &Job) {
-        let now = Timestamp::now().to_string();
-        let condition = |kind: &str| {
-            json!({"type": kind, "status": "True", "reason": "CompletionsReached",
-            "message": "", "lastTransitionTime": now, "lastProbeTime": now})
-        };
-        let done = json!({"status": {
-            "startTime": now, "completionTime": now, "succeeded": 1,
-            "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
-        }});
-        let jobs = self.builds::<Job>().await;
-        let edit = PatchParams::default();
-        jobs.patch_status(&job.name_any(), &edit, &Patch::Merge(&done))
-            .await
-            .unwrap();
+        complete_job(&self.builds().await, &job.name_any()).await;
     }
 }
 
@@ -200,12 +178,8 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
         assert_eq!(pod.image_pull_secrets.unwrap()[0].name, lent.name_any());
     }
     for space in [&one, &other] {
-        let jobs = space
-            .api::<Job>()
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        assert!(jobs.items.is_empty(), "a build where its resource is");
+        let jobs: Vec<Job> = space.list().await;
+        assert!(jobs.is_empty(), "a build where its resource is");
     }
 
     // The build of tenant `one` ends; the build of tenant `other` continues.
@@ -258,10 +232,8 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
 #[tokio::test]
 async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
     let operator = Operator::new().await;
-    let (tenant, thief) = (
-        operator.tenant("tenant").await,
-        Space::of(&operator.server, json!({})).await,
-    );
+    let tenant = operator.tenant("tenant").await;
+    let thief = Space::of(&operator.server, json!({})).await;
     let (job, lent) = operator.build(&tenant).await;
     let labels: BTreeMap<_, _> = lent.labels().clone();
     // Creates a copy of the build Job in the namespace of another tenant, with the same name and labels.
@@ -278,15 +250,11 @@ async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
         .create(&PostParams::default(), &forged)
         .await
         .unwrap();
-    let bait: Secret = serde_json::from_value(json!({
-        "metadata": {"name": "bait", "labels": labels}, "stringData": {"a": "b"},
-    }))
-    .unwrap();
     thief
-        .api()
-        .create(&PostParams::default(), &bait)
-        .await
-        .unwrap();
+        .create::<Secret>(json!({
+            "metadata": {"name": "bait", "labels": labels}, "stringData": {"a": "b"},
+        }))
+        .await;
 
     operator.ends(&job).await;
     operator.gone(&lent).await;
@@ -296,11 +264,7 @@ async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
         .await
         .unwrap();
     operator.gone(&job).await;
-    let kept = thief
-        .api::<Secret>()
-        .list(&ListParams::default())
-        .await
-        .unwrap();
+    let kept: Vec<Secret> = thief.list().await;
     let names: Vec<_> = kept.iter().map(ResourceExt::name_any).collect();
     assert_eq!(names, ["bait"]);
     assert!(

@@ -11,12 +11,12 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::outside::Outside;
 use crate::server::{OPERATOR, Server, built, free_ports, spawn_guarded, until};
-use crate::space::{Space, resource, with};
+use crate::space::{Space, complete_job, resource, with, with_all};
 
 /// Requests of the first apply, without `get namespaces`, which the operator sends once per namespace.
 const FIRST: &[&str] = &[
@@ -247,14 +247,14 @@ impl Run<'_> {
 
     /// Creates the pod, like the Job controller.
     async fn create_pod(&self, job: &Job) {
-        let pod = json!({
+        let mut pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": self.job()},
             "spec": {
                 "serviceAccountName": names::runner("web"), "automountServiceAccountToken": false,
                 "containers": [{"name": "run", "image": "a"}],
             },
-        });
-        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        }))
+        .unwrap();
         let template = job.spec.clone().unwrap().template;
         pod.metadata.labels = template.metadata.unwrap().labels;
         let of_job = [
@@ -269,23 +269,10 @@ impl Run<'_> {
 
     /// Sets the Job to complete, like the Job controller.
     async fn finishes(&self, job: &Job) {
-        let now = Timestamp::now();
-        let condition = |kind: &str| {
-            json!({"type": kind, "status": "True", "reason": "CompletionsReached",
-            "message": "", "lastTransitionTime": now, "lastProbeTime": now})
-        };
-        let done = json!({"status": {
-            "startTime": now, "completionTime": now, "succeeded": 1,
-            "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
-        }});
-        let jobs = self.space.api::<Job>();
-        let edit = PatchParams::default();
-        let done = Patch::Merge(&done);
-        let finished = async {
-            let finished = jobs.patch_status(&job.name_any(), &edit, &done).await;
-            drop(finished.unwrap());
-        };
-        self.operator.reconciles_after(finished).await;
+        let (jobs, name) = (self.space.api(), job.name_any());
+        self.operator
+            .reconciles_after(complete_job(&jobs, &name))
+            .await;
     }
 
     /// Sets the phase of the pod, like the kubelet.
@@ -359,21 +346,20 @@ fn encoded(value: &impl serde::Serialize) -> Value {
 
 /// Creates a resource whose runs take environment variables from a Secret.
 async fn create(operator: &Operator, space: &Space) -> Value {
-    let credentials: Secret = serde_json::from_value(json!({
-        "metadata": {"name": "credentials"}, "stringData": {"TOKEN": "secret"},
-    }))
-    .unwrap();
-    let api = space.api();
-    api.create(&PostParams::default(), &credentials)
-        .await
-        .unwrap();
+    space
+        .create::<Secret>(json!({
+            "metadata": {"name": "credentials"}, "stringData": {"TOKEN": "secret"},
+        }))
+        .await;
     let address = &operator.outside.address;
-    let url = format!("http://{address}/team/infra");
-    let web = with(resource("web"), "/gitRepo/url", Some(url.into()));
-    let image = format!("{address}/present");
-    let web = with(web, "/containerRegistry/imageName", Some(image.into()));
-    let secrets = json!([{"name": "credentials"}]);
-    let web = with(web, "/runner/envFromSecrets", Some(secrets));
+    let web = with_all(
+        resource("web"),
+        json!({
+            "/gitRepo/url": format!("http://{address}/team/infra"),
+            "/containerRegistry/imageName": format!("{address}/present"),
+            "/runner/envFromSecrets": [{"name": "credentials"}],
+        }),
+    );
     space.apply(&web).await.unwrap();
     web
 }
@@ -435,13 +421,10 @@ async fn applies_send_a_fixed_sequence_of_requests() {
 async fn foreign_object_of_the_same_name_is_not_changed() {
     let operator = Operator::new().await;
     let space = Space::of(&operator.server, json!({})).await;
-    let theirs: ServiceAccount =
-        serde_json::from_value(json!({"metadata": {"name": "web-runner"}})).unwrap();
     let accounts = space.api::<ServiceAccount>();
-    let theirs = accounts
-        .create(&PostParams::default(), &theirs)
-        .await
-        .unwrap();
+    let theirs: ServiceAccount = space
+        .create(json!({"metadata": {"name": "web-runner"}}))
+        .await;
     create(&operator, &space).await;
     let api = space.api::<Terraform>();
     until("a word about it", async || {
@@ -454,6 +437,5 @@ async fn foreign_object_of_the_same_name_is_not_changed() {
     .await;
     let after = accounts.get("web-runner").await.unwrap();
     assert_eq!(after.metadata, theirs.metadata);
-    let jobs = space.api::<Job>().list(&ListParams::default()).await;
-    assert!(jobs.unwrap().items.is_empty());
+    assert!(space.list::<Job>().await.is_empty());
 }

@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::{APPLY_AT, RECONCILE_AT, Terraform, labels, names};
-use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::server::built;
@@ -92,6 +93,16 @@ async fn apply(space: &Space, resource: &Value, mut status: Value) {
         .unwrap();
 }
 
+/// Applies the resource `name` with the status after a successful apply.
+async fn apply_as_applied(space: &Space, name: &str) {
+    apply(space, &resource(name), status("Success", "True", "Applied")).await;
+}
+
+/// Applies `web` with the status during a run. `state` is `Planning` or `Applying`.
+async fn apply_as_running(space: &Space, state: &str) {
+    apply(space, &resource("web"), status(state, "Unknown", "Running")).await;
+}
+
 async fn get(space: &Space, name: &str) -> Terraform {
     space.api::<Terraform>().get(name).await.unwrap()
 }
@@ -120,32 +131,36 @@ fn awaiting(id: &str) -> Value {
 }
 
 async fn create_secret(space: &Space, name: &str, data: Value) {
-    let secret = json!({"metadata": {"name": name}, "stringData": data});
-    let secret: Secret = serde_json::from_value(secret).unwrap();
-    let api = space.api::<Secret>();
-    api.create(&PostParams::default(), &secret).await.unwrap();
+    space
+        .create::<Secret>(json!({"metadata": {"name": name}, "stringData": data}))
+        .await;
 }
 
 /// Creates the ServiceAccount `default`, which pods require. These tests have no controller that creates it.
 async fn create_account(space: &Space) {
-    let account = json!({"metadata": {"name": "default"}});
-    let account: ServiceAccount = serde_json::from_value(account).unwrap();
-    let accounts = space.api::<ServiceAccount>();
-    accounts
-        .create(&PostParams::default(), &account)
-        .await
-        .unwrap();
+    space
+        .create::<ServiceAccount>(json!({"metadata": {"name": "default"}}))
+        .await;
+}
+
+/// Creates a pod of the run `number` of `web`. The pod stays pending, because the test cluster has no scheduler.
+async fn create_run_pod(space: &Space, number: i64) {
+    create_account(space).await;
+    space
+        .create::<Pod>(json!({
+            "metadata": {
+                "name": format!("web-apply-{number}-x"),
+                "labels": {NAME: "web", COMPONENT: Component::Run.as_str()},
+            },
+            "spec": {"containers": [{"name": "terraform", "image": "127.0.0.1:1/a"}]},
+        }))
+        .await;
 }
 
 #[tokio::test]
 async fn kubectl_runs_alustan_as_a_plugin() {
     let space = Space::new().await;
-    apply(
-        &space,
-        &resource("web"),
-        status("Success", "True", "Applied"),
-    )
-    .await;
+    apply_as_applied(&space, "web").await;
     let folder = program().parent().unwrap().display();
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
     let kubectl = |arguments: &[&str]| {
@@ -196,18 +211,8 @@ async fn error_for_a_user_without_rights_names_resource_and_user() {
 async fn tree_shows_dependencies() {
     let (space, infra) = (Space::new().await, Space::new().await);
     let other = json!({"name": "network", "namespace": infra.namespace});
-    apply(
-        &infra,
-        &resource("network"),
-        status("Success", "True", "Applied"),
-    )
-    .await;
-    apply(
-        &infra,
-        &resource("unrelated"),
-        status("Success", "True", "Applied"),
-    )
-    .await;
+    apply_as_applied(&infra, "network").await;
+    apply_as_applied(&infra, "unrelated").await;
     let cluster = with(resource("cluster"), "/dependsOn", Some(json!([other])));
     apply(&space, &cluster, status("Failed", "False", "ApplyFailed")).await;
     let gone = json!({"name": "gone", "namespace": infra.namespace});
@@ -277,12 +282,7 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
 #[tokio::test]
 async fn approve_is_refused_without_a_pending_plan() {
     let space = Space::new().await;
-    apply(
-        &space,
-        &resource("web"),
-        status("Success", "True", "Applied"),
-    )
-    .await;
+    apply_as_applied(&space, "web").await;
     let plan = run(&space, "plan web").await.success();
     assert!(
         plan.contains("waits for approval; current state: Success (Applied)"),
@@ -364,12 +364,7 @@ async fn resources_are_suspended_and_resumed() {
 #[tokio::test]
 async fn sensitive_outputs_are_shown_only_on_request() {
     let space = Space::new().await;
-    apply(
-        &space,
-        &resource("web"),
-        status("Planning", "Unknown", "Running"),
-    )
-    .await;
+    apply_as_running(&space, "Planning").await;
     let why = run(&space, "outputs web").await.failure();
     assert!(why.contains("no outputs"), "{why}");
 
@@ -408,28 +403,13 @@ async fn sensitive_outputs_are_shown_only_on_request() {
 #[tokio::test]
 async fn wait_ends_when_a_resource_is_ready_or_stalled() {
     let space = Space::new().await;
-    apply(
-        &space,
-        &resource("web"),
-        status("Planning", "Unknown", "Running"),
-    )
-    .await;
+    apply_as_running(&space, "Planning").await;
     let waiting = tokio::process::Command::from(command(&space, "wait web --timeout 60s"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    apply(
-        &space,
-        &resource("web"),
-        status("Applying", "Unknown", "Running"),
-    )
-    .await;
-    apply(
-        &space,
-        &resource("web"),
-        status("Success", "True", "Applied"),
-    )
-    .await;
+    apply_as_running(&space, "Applying").await;
+    apply_as_applied(&space, "web").await;
     let output = CommandOutput::of(waiting.wait_with_output().await.unwrap()).success();
     let last = output.lines().last().unwrap();
     assert!(

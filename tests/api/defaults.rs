@@ -3,7 +3,7 @@
 use alustan_api::Terraform;
 use serde_json::{Value, json};
 
-use crate::space::{Space, resource, with};
+use crate::space::{Space, resource, with, with_all};
 
 #[tokio::test]
 async fn minimal_resource_gets_all_defaults() {
@@ -33,8 +33,10 @@ async fn minimal_resource_gets_all_defaults() {
 #[tokio::test]
 async fn given_values_are_kept_beside_defaults() {
     let space = Space::new().await;
-    let web = with(resource("web"), "/retry/limit", Some(json!(2)));
-    let web = with(web, "/cache/enabled", Some(json!(false)));
+    let web = with_all(
+        resource("web"),
+        json!({"/retry/limit": 2, "/cache/enabled": false}),
+    );
     let stored = space.apply(&web).await.unwrap();
     assert_eq!(
         stored["spec"]["retry"],

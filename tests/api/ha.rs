@@ -209,8 +209,7 @@ impl Replica {
 /// Simulates the runner: writes a report of success for every destroy run that has a Job.
 async fn all_run(space: &Space) {
     let secrets = space.api::<Secret>();
-    let jobs = space.api::<Job>();
-    for job in jobs.list(&ListParams::default()).await.unwrap() {
+    for job in space.list::<Job>().await {
         let name = job.name_any();
         let name = name.strip_suffix("-destroy-2").expect("the first destroy");
         let _known_already = reports(&secrets, name, 2).await;
@@ -250,9 +249,8 @@ async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
     for name in &names {
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
-    let jobs = space.api::<Job>();
     until("a few Jobs", async || {
-        let made = jobs.list(&ListParams::default()).await.unwrap().items.len();
+        let made = space.list::<Job>().await.len();
         (made >= 3)
             .then_some(())
             .ok_or_else(|| format!("{made} Jobs"))

@@ -9,7 +9,7 @@ use alustan_api::Terraform;
 use alustan_tests::rights::{Call, calls};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -267,13 +267,9 @@ async fn operator_refuses_disallowed_builders_and_accounts() {
     let tf = with(resource("lent"), account, Some(json!("cloud")));
     space.apply(&tf).await.unwrap();
     reason(space, "lent", "ServiceAccountNotFound").await;
-    let accounts = space.api::<ServiceAccount>();
-    let made: ServiceAccount =
-        serde_json::from_value(json!({"metadata": {"name": "cloud"}})).unwrap();
-    accounts
-        .create(&PostParams::default(), &made)
-        .await
-        .unwrap();
+    space
+        .create::<ServiceAccount>(json!({"metadata": {"name": "cloud"}}))
+        .await;
     let at = alustan_api::RECONCILE_AT;
     let reconcile = |when: &str| json!({"metadata": {"annotations": {at: when}}});
     let raw = space.raw();
@@ -322,9 +318,15 @@ async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     for space in &spaces {
         reason(space, "web", "RepositoryUnreachable").await;
     }
-    let binding = ["delete", "rolebinding", "alustan-controller", "-n"];
-    let binding = [&binding[..], &[other.namespace.as_str()]].concat();
-    server.kubectl(&binding).unwrap();
+    server
+        .kubectl(&[
+            "delete",
+            "rolebinding",
+            "alustan-controller",
+            "-n",
+            &other.namespace,
+        ])
+        .unwrap();
     one.apply(&resource("next")).await.unwrap();
     reason(one, "next", "RepositoryUnreachable").await;
     // `leash.sh` ends the operator when its stdin is closed.

@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::server::{OPERATOR, Server};
-use crate::space::{Space, resource, with};
+use crate::space::{Space, resource, with_all};
 
 const DIGEST: &str = "sha256:4f6a95f0a7bf84454f6a95f0a7bf84454f6a95f0a7bf84454f6a95f0a7bf8445";
 
@@ -192,24 +192,20 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
 
 /// Applies a resource `name` with all fields that affect pods.
 async fn stored(space: &Space, name: &str) -> Terraform {
-    let tf = with(
-        resource(name),
-        "/containerRegistry/secretRef",
-        Some(json!({"name": "regcred", "key": ".dockerconfigjson"})),
-    );
-    let tf = with(
-        tf,
-        "/runner/envFromSecrets",
-        Some(json!([{"name": "cloud"}])),
-    );
     // The name of a build Job contains a digest that covers the image repository. Each resource has a separate image repository, so that
     // each resource gets a separate build Job.
     let image = format!("registry.test/team/{name}");
-    let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
-    let tf = with(tf, "/cache/storageClassName", Some(json!("fast")));
-    let tf = with(tf, "/containerRegistry/provider", Some(json!("azure")));
-    let account = Some(json!("pusher"));
-    let tf = with(tf, "/containerRegistry/serviceAccountName", account);
+    let tf = with_all(
+        resource(name),
+        json!({
+            "/containerRegistry/secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+            "/runner/envFromSecrets": [{"name": "cloud"}],
+            "/containerRegistry/imageName": image,
+            "/cache/storageClassName": "fast",
+            "/containerRegistry/provider": "azure",
+            "/containerRegistry/serviceAccountName": "pusher",
+        }),
+    );
     serde_json::from_value(space.apply(&tf).await.unwrap()).unwrap()
 }
 
@@ -366,13 +362,9 @@ async fn all_pods_except_builds_meet_podsecurity_restricted() {
         let space = Space::of(&server, json!({enforce: level})).await;
         let tf = stored(&space, "web").await;
         for name in ["default", "pusher", &names::runner("web")] {
-            let account: ServiceAccount =
-                serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
             space
-                .api::<ServiceAccount>()
-                .create(&PostParams::default(), &account)
-                .await
-                .unwrap();
+                .create::<ServiceAccount>(json!({"metadata": {"name": name}}))
+                .await;
         }
         for job in jobs(&tf) {
             let is_build = job.labels()[labels::COMPONENT] == "build";

@@ -26,7 +26,7 @@ use tokio::sync::OnceCell;
 use crate::pinned::{leave_record_and_pin, reports, signing_key};
 use crate::samples;
 use crate::server::{DEADLINE, OPERATOR, Server, operator, spawn_guarded, until};
-use crate::space::{Space, resource, with};
+use crate::space::{Space, resource, with, with_all};
 
 /// Resources that the operator cannot parse. A test deletes two of them: `UNKNOWN` without a run record, and `PINNED` with run record and
 /// pin.
@@ -281,10 +281,8 @@ async fn deletion_of_a_resource_without_runs_leaves_nothing() {
     })
     .await;
     let remaining: Vec<_> = space
-        .api::<Secret>()
-        .list(&ListParams::default())
+        .list::<Secret>()
         .await
-        .unwrap()
         .into_iter()
         .map(|secret| secret.metadata.name)
         .collect();
@@ -336,8 +334,10 @@ async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     const MANY: usize = 200;
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let idle = with(resource("x"), "/gitRepo/interval", Some(json!("1s")));
-    let idle = with(idle, "/gitRepo/url", Some(json!("ftp://a/b")));
+    let idle = with_all(
+        resource("x"),
+        json!({"/gitRepo/interval": "1s", "/gitRepo/url": "ftp://a/b"}),
+    );
     for number in 0..MANY {
         let mut one = idle.clone();
         one["metadata"]["name"] = format!("idle-{number}").into();
@@ -345,7 +345,7 @@ async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     }
     let api = space.api::<Terraform>();
     until("answers for all", async || {
-        let all = api.list(&ListParams::default()).await.unwrap();
+        let all: Vec<Terraform> = space.list().await;
         let stalled = |tf: &&Terraform| condition(tf, "Stalled").0 == "True";
         let done = all.iter().filter(stalled).count();
         let not_yet = || format!("{done} of {MANY} have an answer");
@@ -510,11 +510,11 @@ async fn namespace_label_is_removed_with_the_last_pin() {
         space.apply(&resource(name)).await.unwrap();
         wait(&api, name, "a word", |tf| tf.status.is_some()).await;
     }
-    let pin = json!({
-        "metadata": {"name": "third-pin", "labels": labels::of("third", "3", Component::Pin)},
-    });
-    let pin: Secret = serde_json::from_value(pin).unwrap();
-    secrets.create(&PostParams::default(), &pin).await.unwrap();
+    space
+        .create::<Secret>(json!({
+            "metadata": {"name": "third-pin", "labels": labels::of("third", "3", Component::Pin)},
+        }))
+        .await;
     let delete = async |name: &str| {
         api.delete(name, &DeleteParams::default()).await.unwrap();
         let gone = await_condition(api.clone(), name, |tf: Option<&Terraform>| tf.is_none());

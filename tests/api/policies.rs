@@ -507,18 +507,20 @@ impl Module {
     /// Creates the pod `name` with the runner ServiceAccount of resource `owner`. Returns a client with a token that is bound to this pod.
     async fn of(space: &Space, owner: &str, name: &str) -> Self {
         let account = names::runner(owner);
-        let pod = json!({
-            "metadata": {"name": name},
-            "spec": {"serviceAccountName": account, "containers": [{"name": "run", "image": "a"}]},
-        });
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let made = space.api::<Pod>();
-        let pod = made.create(&PostParams::default(), &pod).await.unwrap();
-        let request = json!({"spec": {
+        let pod: Pod = space
+            .create(json!({
+                "metadata": {"name": name},
+                "spec": {
+                    "serviceAccountName": account,
+                    "containers": [{"name": "run", "image": "a"}],
+                },
+            }))
+            .await;
+        let request: TokenRequest = serde_json::from_value(json!({"spec": {
             "audiences": [],
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.uid()},
-        }});
-        let request: TokenRequest = serde_json::from_value(request).unwrap();
+        }}))
+        .unwrap();
         let accounts = space.api::<ServiceAccount>();
         let parameters = PostParams::default();
         let token = accounts

@@ -91,29 +91,26 @@ async fn restore_backup(space: &Space, uid: &str) {
     let data = json!({"a": "b"});
     let outputs = names::outputs("web");
     secret(space, uid, &outputs, Component::Outputs, data).await;
-    let account = json!({"metadata": {
-        "name": names::runner("web"), "labels": labels::of("web", uid, Component::Run),
-    }});
-    let account: ServiceAccount = serde_json::from_value(account).unwrap();
-    let api = space.api::<ServiceAccount>();
-    api.create(&PostParams::default(), &account).await.unwrap();
-    let claim = json!({
-        "metadata": {
-            "name": names::cache("web"), "labels": labels::of("web", uid, Component::Cache),
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
-        },
-    });
-    let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-    let api = space.api::<PersistentVolumeClaim>();
-    api.create(&PostParams::default(), &claim).await.unwrap();
-    let map = json!({"metadata": {
-        "name": "outputs", "labels": labels::of("web", uid, Component::Outputs),
-    }});
-    let map: ConfigMap = serde_json::from_value(map).unwrap();
-    let api = space.api::<ConfigMap>();
-    api.create(&PostParams::default(), &map).await.unwrap();
+    space
+        .create::<ServiceAccount>(json!({"metadata": {
+            "name": names::runner("web"), "labels": labels::of("web", uid, Component::Run),
+        }}))
+        .await;
+    space
+        .create::<PersistentVolumeClaim>(json!({
+            "metadata": {
+                "name": names::cache("web"), "labels": labels::of("web", uid, Component::Cache),
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }))
+        .await;
+    space
+        .create::<ConfigMap>(json!({"metadata": {
+            "name": "outputs", "labels": labels::of("web", uid, Component::Outputs),
+        }}))
+        .await;
 }
 
 /// Returns reason and message of condition `Ready`.

@@ -4,7 +4,7 @@
 use alustan_api::{Terraform, labels, names};
 use serde_json::{Value, json};
 
-use crate::space::{Space, resource, with};
+use crate::space::{Space, resource, with, with_all};
 
 async fn accepts(space: &Space, field: &str, values: &[Value]) {
     for value in values {
@@ -77,8 +77,10 @@ async fn approval_with_scripts_requires_a_plan_script() {
     let space = Space::new().await;
     let script = json!({"inline": "true"});
     let with_scripts = |approval: &Value, scripts: Value| {
-        let manual = with(resource("web"), "/approval", Some(approval.clone()));
-        with(manual, "/scripts", Some(scripts))
+        with_all(
+            resource("web"),
+            json!({"/approval": approval, "/scripts": scripts}),
+        )
     };
     let manual = json!({"mode": "Manual"});
     let rules = json!({"rules": [{"when": "plan.destroy > 0", "then": "Ask"}]});
@@ -288,12 +290,10 @@ async fn backend_refuses_fields_of_other_providers() {
     ] {
         refuses(&space, "/backend", message, &[backend]).await;
     }
-    let local = with(
+    let without = with_all(
         resource("web"),
-        "/backend",
-        Some(json!({"provider": "local"})),
+        json!({"/backend": {"provider": "local"}, "/cache": {"enabled": false}}),
     );
-    let without = with(local, "/cache", Some(json!({"enabled": false})));
     let refused = space.apply(&without).await.unwrap_err();
     assert!(
         refused.contains("provider local requires cache.enabled"),
@@ -469,10 +469,8 @@ async fn runner_account_and_tokens_have_valid_names() {
 
     let field = "/runner/tokens";
     let token = |name: &str, audience: &str| json!({"name": name, "audience": audience});
-    let (aws, azure) = (
-        token("aws", "sts.amazonaws.com"),
-        token("azure", "api://AzureADTokenExchange"),
-    );
+    let aws = token("aws", "sts.amazonaws.com");
+    let azure = token("azure", "api://AzureADTokenExchange");
     accepts(&space, field, &[json!([]), json!([aws, azure])]).await;
     let message = "must consist of lowercase letters, digits and '-'";
     let wrong = ["../aws", "", "AWS", "a.b"].map(|name| json!([token(name, "x")]));

@@ -1,14 +1,19 @@
 //! Namespace of one test.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::Terraform;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 
 use crate::server::Server;
 
@@ -57,6 +62,33 @@ impl Space {
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
     }
 
+    /// Creates an object of kind `K` in the namespace. Returns the stored object.
+    pub(crate) async fn create<K>(&self, object: Value) -> K
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Serialize,
+    {
+        let object = serde_json::from_value(object).unwrap();
+        self.api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap()
+    }
+
+    /// Returns all objects of kind `K` in the namespace.
+    pub(crate) async fn list<K>(&self) -> Vec<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        self.api().list(&ListParams::default()).await.unwrap().items
+    }
+
     /// Applies a resource as a user, with strict validation. Returns the stored resource, or the error message of the API server.
     pub(crate) async fn apply(&self, resource: &Value) -> Result<Value, String> {
         self.patch(resource, &PatchParams::apply("user").validation_strict())
@@ -86,6 +118,22 @@ impl Space {
     }
 }
 
+/// Sets the Job `name` to complete, like the Job controller.
+pub(crate) async fn complete_job(jobs: &Api<Job>, name: &str) {
+    let now = Timestamp::now();
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "reason": "CompletionsReached",
+        "message": "", "lastTransitionTime": now, "lastProbeTime": now})
+    };
+    let complete = json!({"status": {
+        "startTime": now, "completionTime": now, "succeeded": 1,
+        "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+    }});
+    jobs.patch_status(name, &PatchParams::default(), &Patch::Merge(&complete))
+        .await
+        .unwrap();
+}
+
 fn stored_or_message(stored: Result<DynamicObject, kube::Error>) -> Result<Value, String> {
     match stored {
         Ok(stored) => Ok(serde_json::to_value(stored).unwrap()),
@@ -111,6 +159,16 @@ pub(crate) fn with_spec(name: &str, spec: impl Into<Value>) -> Value {
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
         "metadata": {"name": name}, "spec": spec.into(),
     })
+}
+
+/// Sets several values in the spec of a resource. The keys of `values` are JSON pointers, as in [`with`].
+pub(crate) fn with_all(resource: Value, values: Value) -> Value {
+    let values: Map<String, Value> = serde_json::from_value(values).unwrap();
+    values
+        .into_iter()
+        .fold(resource, |resource, (pointer, value)| {
+            with(resource, &pointer, Some(value))
+        })
 }
 
 /// Sets the value at the JSON pointer `pointer` (RFC 6901) in the spec of a resource. `None` removes the value.

@@ -10,7 +10,7 @@ use alustan_api::{FINALIZER, State, Terraform};
 use alustan_tests::metacontroller::{self, FakeMetacontroller, Hooks};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -118,10 +118,8 @@ async fn is_deleted(space: &Space, name: &str) {
     })
     .await;
     let names: Vec<_> = space
-        .api::<Secret>()
-        .list(&ListParams::default())
+        .list::<Secret>()
         .await
-        .unwrap()
         .iter()
         .map(ResourceExt::name_any)
         .collect();
@@ -141,9 +139,10 @@ async fn metacontroller_writes_the_status_and_operator_all_else() {
         let entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry = entry;
         entry.subresource.as_deref() == Some("status")
     };
-    let writers: Vec<_> = tf.managed_fields().iter().filter(of_status).collect();
-    let writers: Vec<_> = writers
+    let writers: Vec<_> = tf
+        .managed_fields()
         .iter()
+        .filter(of_status)
         .map(|entry| entry.manager.as_deref())
         .collect();
     assert_eq!(writers, [Some("metacontroller")], "one owner of the status");
@@ -252,8 +251,10 @@ async fn resource_outside_the_selector_is_released_not_destroyed() {
     })
     .await;
     assert_eq!(after.status, before.status);
-    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
-    assert!(!secrets.unwrap().items.is_empty(), "the record is gone");
+    assert!(
+        !space.list::<Secret>().await.is_empty(),
+        "the record is gone"
+    );
 }
 
 #[tokio::test]
@@ -295,10 +296,8 @@ async fn forged_hook_request_runs_nothing_and_changes_no_spec() {
         (200, &json!("Success"))
     );
     let of_nobody = space
-        .api::<Secret>()
-        .list(&ListParams::default())
+        .list::<Secret>()
         .await
-        .unwrap()
         .into_iter()
         .filter(|secret| secret.name_any().starts_with("nobody"));
     assert_eq!(of_nobody.count(), 0);

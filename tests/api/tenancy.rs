@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, ResourceQuota, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::pinned::reports;
@@ -81,15 +81,6 @@ async fn wait_for_reason(space: &Space, name: &str, reason: &str) -> String {
     .await
 }
 
-async fn jobs(space: &Space) -> Vec<Job> {
-    space
-        .api::<Job>()
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items
-}
-
 /// Waits for a Job.
 async fn job(space: &Space, name: &str) -> Job {
     until(&format!("Job {name}"), async || {
@@ -143,7 +134,7 @@ async fn tenancy_job_refused_by_quota_is_reported_and_retried() {
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
-    assert!(jobs(&full).await.is_empty());
+    assert!(full.list::<Job>().await.is_empty());
     // The run that the quota refuses does not hold the only slot, so a run of another namespace starts.
     destroy(&other).await;
     job(&other, "web-destroy-2").await;
@@ -151,7 +142,7 @@ async fn tenancy_job_refused_by_quota_is_reported_and_retried() {
     reports(&secrets, "web", 2).await.unwrap();
     quota(&full, "5").await;
     until("a Job", async || {
-        let made = jobs(&full).await.len();
+        let made = full.list::<Job>().await.len();
         (made == 1).then_some(()).ok_or_else(|| count(made))
     })
     .await;
@@ -174,18 +165,17 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     let why = "Error creating: pods \"web-destroy-2-x7k2p\" is forbidden: maximum memory usage per Container is \
                64Mi, but limit is 2Gi";
     let now = Timestamp::now().to_string();
-    let event = json!({
-        "metadata": {"name": "web-destroy-2.1", "namespace": space.namespace},
-        "involvedObject": {
-            "apiVersion": "batch/v1", "kind": "Job", "name": made.name_any(),
-            "namespace": space.namespace, "uid": made.uid(),
-        },
-        "reason": "FailedCreate", "message": why, "type": "Warning", "count": 1,
-        "firstTimestamp": now, "lastTimestamp": now, "source": {"component": "job-controller"},
-    });
-    let event: Event = serde_json::from_value(event).unwrap();
-    let events = space.api::<Event>();
-    events.create(&PostParams::default(), &event).await.unwrap();
+    space
+        .create::<Event>(json!({
+            "metadata": {"name": "web-destroy-2.1", "namespace": space.namespace},
+            "involvedObject": {
+                "apiVersion": "batch/v1", "kind": "Job", "name": made.name_any(),
+                "namespace": space.namespace, "uid": made.uid(),
+            },
+            "reason": "FailedCreate", "message": why, "type": "Warning", "count": 1,
+            "firstTimestamp": now, "lastTimestamp": now, "source": {"component": "job-controller"},
+        }))
+        .await;
     let message = wait_for_reason(&space, "web", "LimitRangeRefused").await;
     assert!(
         message.contains("maximum memory usage per Container is 64Mi"),
@@ -221,7 +211,7 @@ async fn deletion_keeps_a_resource_with_the_same_name_prefix() {
         })
         .await;
     }
-    let secrets = secrets.list(&ListParams::default()).await.unwrap();
+    let secrets: Vec<Secret> = space.list().await;
     let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
     assert!(names.is_empty(), "{names:?}");
 }
@@ -241,7 +231,7 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
     all.delete_collection(&now, &list).await.unwrap();
     let secrets = greedy.api::<Secret>();
     until("the first run", async || {
-        let made = jobs(&greedy).await.len();
+        let made = greedy.list::<Job>().await.len();
         (made == 1).then_some(()).ok_or_else(|| count(made))
     })
     .await;
@@ -263,14 +253,15 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
     // The runs of `greedy` end one after the other, until a run of `modest` starts.
     let mut done = Vec::new();
     for _ in 0..3 {
-        if !jobs(&modest).await.is_empty() {
+        if !modest.list::<Job>().await.is_empty() {
             break;
         }
         let next = until("the next run of anybody", async || {
-            if !jobs(&modest).await.is_empty() {
+            if !modest.list::<Job>().await.is_empty() {
                 return Ok(None);
             }
-            jobs(&greedy)
+            greedy
+                .list::<Job>()
                 .await
                 .into_iter()
                 .map(|job| job.name_any())

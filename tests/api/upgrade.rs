@@ -13,12 +13,12 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::outside::Outside;
 use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
-use crate::space::{Space, resource, with};
+use crate::space::{Space, complete_job, resource, with, with_all};
 
 const MANY: usize = 50;
 /// Value of `--max-concurrent-runs`. The operator reserves a tenth of the slots, rounded down, for namespaces without a run: none of eight
@@ -67,11 +67,14 @@ impl Operator {
 
     fn resource(&self, name: &str) -> Value {
         let address = &self.outside.address;
-        let url = format!("http://{address}/team/infra");
-        let image = format!("{address}/present/{name}");
-        let tf = with(resource(name), "/gitRepo/url", Some(url.into()));
-        let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
-        with(tf, "/driftDetection/mode", Some(json!("Report")))
+        with_all(
+            resource(name),
+            json!({
+                "/gitRepo/url": format!("http://{address}/team/infra"),
+                "/containerRegistry/imageName": format!("{address}/present/{name}"),
+                "/driftDetection/mode": "Report",
+            }),
+        )
     }
 
     /// Pushes the image of a build, or writes the report of a run. Then completes `job`.
@@ -81,7 +84,7 @@ impl Operator {
             Some(tag) => self.outside.push_image(&format!("present/{name}"), tag),
             None => report(space, name, &job.name_any()).await,
         }
-        complete(space, &job.name_any()).await;
+        complete_job(&space.api(), &job.name_any()).await;
     }
 
     /// Completes all Jobs except those of the resource `except`.
@@ -121,34 +124,9 @@ async fn report(space: &Space, name: &str, job: &str) {
         .unwrap();
 }
 
-async fn complete(space: &Space, job: &str) {
-    let now = Timestamp::now();
-    let condition = |kind: &str| {
-        json!({"type": kind, "status": "True", "reason": "CompletionsReached",
-        "message": "", "lastTransitionTime": now, "lastProbeTime": now})
-    };
-    let done = json!({"status": {
-        "startTime": now, "completionTime": now, "succeeded": 1,
-        "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
-    }});
-    let (jobs, edit) = (space.api::<Job>(), PatchParams::default());
-    jobs.patch_status(job, &edit, &Patch::Merge(&done))
-        .await
-        .unwrap();
-}
-
-async fn jobs(space: &Space) -> Vec<Job> {
-    space
-        .api::<Job>()
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items
-}
-
 /// Returns the Jobs that have not ended. Asserts that there are at most [`SLOTS`].
 async fn active(space: &Space) -> Vec<Job> {
-    let mut jobs = jobs(space).await;
+    let mut jobs = space.list::<Job>().await;
     jobs.retain(|job| {
         let status = job.status.as_ref();
         status
@@ -158,11 +136,6 @@ async fn active(space: &Space) -> Vec<Job> {
     let names: Vec<_> = jobs.iter().map(ResourceExt::name_any).collect();
     assert!(jobs.len() <= SLOTS, "{names:?}");
     jobs
-}
-
-async fn all(space: &Space) -> Vec<Terraform> {
-    let list = ListParams::default();
-    space.api::<Terraform>().list(&list).await.unwrap().items
 }
 
 /// Returns status and reason of condition `Ready`, and the observed generation.
@@ -180,7 +153,7 @@ fn ready(tf: &Terraform) -> (String, String, Option<i64>) {
 /// Returns the kinds of all runs, by number of the run.
 async fn kinds(space: &Space) -> BTreeMap<String, Vec<String>> {
     let mut kinds: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for job in jobs(space).await {
+    for job in space.list::<Job>().await {
         if !is_build(&job) {
             let name = job.name_any();
             let mut parts = name.rsplit('-');
@@ -205,7 +178,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     operator.start("1");
     until("applies", async || {
         operator.end_all(&space, None).await;
-        let all = all(&space).await;
+        let all: Vec<Terraform> = space.list().await;
         let ready = all.iter().filter(|tf| ready(tf).0 == "True").count();
         (ready == MANY)
             .then_some(())
@@ -221,14 +194,14 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
         space.apply(&tf).await.unwrap();
     }
     until("the new operator to look at all", async || {
-        let all = all(&space).await;
+        let all: Vec<Terraform> = space.list().await;
         all.iter()
             .map(ready)
             .find(|ready| ready.2 != Some(2))
             .map_or(Ok(()), |first| Err(format!("{first:?}")))
     })
     .await;
-    for tf in all(&space).await {
+    for tf in space.list::<Terraform>().await {
         assert_eq!(ready(&tf).0, "True", "{:?}", tf.status);
     }
     let all_apply = vec!["apply".to_owned(); MANY];

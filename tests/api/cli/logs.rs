@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{CommandOutput, apply, command, create_account, run, status};
+use super::{CommandOutput, apply, apply_as_running, command, create_account, run, status};
 use crate::space::{Space, resource};
 
 #[tokio::test]
@@ -53,12 +53,9 @@ async fn logs_of_a_failed_run_outlive_its_job() {
     create_job(&space, "web-apply-2").await;
     // `Error: no such variable`, gzipped.
     let log = "H4sIAAAAAAACA3MtKsovslLIy1coLk3OUChLLMpMTMpJ5QIADNXB/RgAAAA=";
-    let secret = serde_json::from_value::<Secret>(json!({
-        "metadata": {"name": "web-report"}, "data": {"log-3": log},
-    }));
-    let api = space.api::<Secret>();
-    let secret = secret.unwrap();
-    api.create(&PostParams::default(), &secret).await.unwrap();
+    space
+        .create::<Secret>(json!({"metadata": {"name": "web-report"}, "data": {"log-3": log}}))
+        .await;
     for command in ["logs web", "logs web --run 3"] {
         let output = run(&space, command).await.success();
         assert_eq!(output, "Error: no such variable\n", "{command}");
@@ -77,12 +74,7 @@ async fn logs_of_a_failed_run_outlive_its_job() {
 #[tokio::test]
 async fn logs_follow_the_last_run_once_its_pod_has_started() {
     let space = Space::new().await;
-    apply(
-        &space,
-        &resource("web"),
-        status("Applying", "Unknown", "Running"),
-    )
-    .await;
+    apply_as_running(&space, "Applying").await;
     for job in ["web-plan-9", "web-apply-10"] {
         create_job(&space, job).await;
     }
@@ -131,13 +123,12 @@ fn containers() -> Value {
 }
 
 async fn create_job(space: &Space, name: &str) {
-    let job = json!({
-        "metadata": {"name": name, "labels": labels(name)},
-        "spec": {"template": {"spec": containers()}},
-    });
-    let job: Job = serde_json::from_value(job).unwrap();
-    let jobs = space.api::<Job>();
-    jobs.create(&PostParams::default(), &job).await.unwrap();
+    space
+        .create::<Job>(json!({
+            "metadata": {"name": name, "labels": labels(name)},
+            "spec": {"template": {"spec": containers()}},
+        }))
+        .await;
 }
 
 /// Creates a node, and a pod of `job` on it. Returns the name of the pod.
@@ -147,10 +138,9 @@ async fn create_pod(space: &Space, job: &str) -> String {
     let mut spec = containers();
     spec["nodeName"] = json!(space.namespace);
     let name = format!("{job}-x");
-    let pod = json!({"metadata": {"name": name, "labels": labels(job)}, "spec": spec});
-    let pod: Pod = serde_json::from_value(pod).unwrap();
-    let pods = space.api::<Pod>();
-    pods.create(&PostParams::default(), &pod).await.unwrap();
+    space
+        .create::<Pod>(json!({"metadata": {"name": name, "labels": labels(job)}, "spec": spec}))
+        .await;
     name
 }
 
@@ -171,14 +161,14 @@ async fn create_node(space: &Space) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(kubelet(listener));
-    let node = json!({
+    let node: Node = serde_json::from_value(json!({
         "metadata": {"name": space.namespace},
         "status": {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         },
-    });
-    let node: Node = serde_json::from_value(node).unwrap();
+    }))
+    .unwrap();
     let nodes: Api<Node> = Api::all(space.client.clone());
     nodes.create(&PostParams::default(), &node).await.unwrap();
 }

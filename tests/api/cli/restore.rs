@@ -1,27 +1,25 @@
 //! `kubectl alustan restore` in cases in which it must not change anything.
 
-use alustan_api::labels::{self, COMPONENT, Component, NAME};
+use alustan_api::labels::{self, Component};
 use alustan_api::names;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::api::PostParams;
 use serde_json::json;
 
-use super::{create_account, create_secret, get, run};
+use super::{create_run_pod, create_secret, get, run};
 use crate::space::{Space, resource};
 
 /// Creates a Secret with the name of the run record of `web`. Its labels name the resource `owner` and the uid `uid`.
 async fn record(space: &Space, owner: &str, uid: &str) {
     let record = json!({"number": 7, "phase": "Recorded"}).to_string();
-    let secret = json!({
-        "metadata": {
-            "name": names::record("web"), "labels": labels::of(owner, uid, Component::Record),
-        },
-        "stringData": {"record": record, "key": "key"},
-    });
-    let secret: Secret = serde_json::from_value(secret).unwrap();
-    let api = space.api::<Secret>();
-    api.create(&PostParams::default(), &secret).await.unwrap();
+    space
+        .create::<Secret>(json!({
+            "metadata": {
+                "name": names::record("web"), "labels": labels::of(owner, uid, Component::Record),
+            },
+            "stringData": {"record": record, "key": "key"},
+        }))
+        .await;
 }
 
 async fn is_marked(space: &Space) -> bool {
@@ -83,17 +81,7 @@ async fn restore_refuses_while_a_pod_of_an_earlier_run_lives() {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
     record(&space, "web", "uid-before").await;
-    create_account(&space).await;
-    let pod = json!({
-        "metadata": {
-            "name": "web-apply-7-x",
-            "labels": {NAME: "web", COMPONENT: Component::Run.as_str()},
-        },
-        "spec": {"containers": [{"name": "terraform", "image": "127.0.0.1:1/a"}]},
-    });
-    let pod: Pod = serde_json::from_value(pod).unwrap();
-    let pods = space.api::<Pod>();
-    pods.create(&PostParams::default(), &pod).await.unwrap();
+    create_run_pod(&space, 7).await;
     let error = run(&space, "restore web").await.failure();
     assert!(error.contains("pod web-apply-7-x"), "{error}");
     assert!(!is_marked(&space).await);

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use alustan_api::labels::{COMPONENT, Component, NAME, UID};
+use alustan_api::labels::{COMPONENT, Component, UID};
 use alustan_api::names;
 use alustan_api::run::{RunRecord, key};
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{create_account, create_secret, run};
+use super::{create_run_pod, create_secret, run};
 use crate::space::{Space, resource, with};
 
 /// Creates a resource whose last run has ended, with empty Secrets for the managed state.
@@ -297,7 +297,7 @@ async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
         "{why}"
     );
 
-    create_pod(&space).await;
+    create_run_pod(&space, 3).await;
     let why = run(&space, "unlock web l-1").await.failure();
     assert!(
         why.contains("pod web-apply-3-x") && why.contains("has not terminated"),
@@ -314,20 +314,6 @@ async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
         "{output}"
     );
     assert_eq!(record(&space).await.lock, None);
-}
-
-/// Creates a pod of a run. The pod stays pending, because the test cluster has no scheduler.
-async fn create_pod(space: &Space) {
-    create_account(space).await;
-    let pod = json!({
-        "metadata": {
-            "name": "web-apply-3-x", "labels": {NAME: "web", COMPONENT: Component::Run.as_str()},
-        },
-        "spec": {"containers": [{"name": "terraform", "image": "127.0.0.1:1/a"}]},
-    });
-    let pod: Pod = serde_json::from_value(pod).unwrap();
-    let pods = space.api::<Pod>();
-    pods.create(&PostParams::default(), &pod).await.unwrap();
 }
 
 #[tokio::test]

@@ -240,30 +240,32 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
     let operator = Operator::shared().await;
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
     let outside = Outside::with_files(folder.path(), write_modules).await;
-    let text = json!({"metadata": {"name": "text"}, "stringData": {"key": PASSWORD}});
-    let text: Secret = serde_json::from_value(text).unwrap();
-    let create = PostParams::default();
-    space.api().create(&create, &text).await.unwrap();
-    let maps: Api<ConfigMap> = space.api();
+    space
+        .create::<Secret>(json!({"metadata": {"name": "text"}, "stringData": {"key": PASSWORD}}))
+        .await;
     for (name, value) in [
         ("there", "value".to_owned()),
         ("large", "x".repeat(400_000)),
     ] {
-        let map = json!({"metadata": {"name": name}, "data": {"key": value}});
-        let map: ConfigMap = serde_json::from_value(map).unwrap();
-        maps.create(&create, &map).await.unwrap();
+        space
+            .create::<ConfigMap>(json!({"metadata": {"name": name}, "data": {"key": value}}))
+            .await;
     }
     let address = &outside.address;
     let good = |name: &str| {
-        let url = json!(format!("http://{address}/team/web"));
-        let good = with(resource(name), "/gitRepo/url", Some(url));
-        let good = with(good, "/gitRepo/path", Some(json!("good")));
         let registry = json!({
             "imageName": format!("{address}/present/{name}"),
             "baseImage": format!("{address}/base:1"),
             "insecure": true,
         });
-        with(good, "/containerRegistry", Some(registry))
+        with_all(
+            resource(name),
+            json!({
+                "/gitRepo/url": format!("http://{address}/team/web"),
+                "/gitRepo/path": "good",
+                "/containerRegistry": registry,
+            }),
+        )
     };
 
     let mut cases = [sources(), registries(), inputs()].concat();

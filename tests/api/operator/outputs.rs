@@ -152,9 +152,9 @@ async fn outputs_use_only_own_objects_and_deletion_removes_them() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let maps = space.api::<ConfigMap>();
-    let theirs = json!({"metadata": {"name": "theirs"}, "data": {"endpoint": "mine"}});
-    let theirs: ConfigMap = serde_json::from_value(theirs).unwrap();
-    maps.create(&PostParams::default(), &theirs).await.unwrap();
+    let theirs: ConfigMap = space
+        .create(json!({"metadata": {"name": "theirs"}, "data": {"endpoint": "mine"}}))
+        .await;
     let refused = run(&space, 1, "theirs").await;
     assert_eq!(refused.reason.as_deref(), Some("OutputsOwnershipConflict"));
     let secrets = space.api::<Secret>();
@@ -197,12 +197,9 @@ async fn outputs_never_replace_a_foreign_secret() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let secrets = space.api::<Secret>();
-    let theirs = json!({"metadata": {"name": "web-outputs"}, "stringData": {"endpoint": "mine"}});
-    let theirs: Secret = serde_json::from_value(theirs).unwrap();
-    let theirs = secrets
-        .create(&PostParams::default(), &theirs)
-        .await
-        .unwrap();
+    let theirs: Secret = space
+        .create(json!({"metadata": {"name": "web-outputs"}, "stringData": {"endpoint": "mine"}}))
+        .await;
     let refused = run_without_map(&space, 1).await;
     assert_eq!(refused.reason.as_deref(), Some("OutputsOwnershipConflict"));
     assert_eq!(secrets.get("web-outputs").await.unwrap(), theirs);

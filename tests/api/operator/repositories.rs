@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use alustan_api::run::{RunRecord, key};
 use alustan_api::{Terraform, names};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{Operator, condition, reason, wait};
 use crate::outside::Outside;
 use crate::server::until;
-use crate::space::{resource, with};
+use crate::space::{resource, with, with_all};
 
 const MANY: usize = 100;
 /// Branches and tags that the resources follow. None of them exists in the repository.
@@ -171,9 +171,11 @@ async fn hostile_repositories_delay_no_other() {
     ];
     for number in 0..COPIES {
         for (module, server, _) in modules {
-            let url = json!(format!("http://{}/team/{module}-{number}", server.address));
-            let resource = with(resource("x"), "/gitRepo/url", Some(url));
-            let mut web = with(resource, "/gitRepo/path", Some(json!(module)));
+            let url = format!("http://{}/team/{module}-{number}", server.address);
+            let mut web = with_all(
+                resource("x"),
+                json!({"/gitRepo/url": url, "/gitRepo/path": module}),
+            );
             web["metadata"]["name"] = format!("{module}-{number}").into();
             space.apply(&web).await.unwrap();
         }
@@ -222,20 +224,20 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     let operator = Operator::shared().await;
     let (space, server) = (operator.space().await, CountingServer::start().await);
     let url = format!("{}/team/infra", server.address);
-    let web = with(resource("x"), "/gitRepo/url", Some(json!(url)));
-    let web = with(web, "/gitRepo/interval", Some(json!("2s")));
+    let web = with_all(
+        resource("x"),
+        json!({"/gitRepo/url": url, "/gitRepo/interval": "2s"}),
+    );
     let since = Instant::now();
     for number in 0..MANY {
-        let path = Some(json!(format!("stacks/{number}")));
-        let mut web = with(web.clone(), "/gitRepo/path", path);
+        let path = json!(format!("stacks/{number}"));
         let (field, name) = REFERENCES[number % REFERENCES.len()];
-        web = with(web, field, Some(json!(name)));
+        let mut web = with_all(web.clone(), json!({"/gitRepo/path": path, field: name}));
         web["metadata"]["name"] = format!("many-{number}").into();
         space.apply(&web).await.unwrap();
     }
-    let api: Api<Terraform> = space.api();
     until("an answer for all", async || {
-        let all = api.list(&ListParams::default()).await.unwrap();
+        let all: Vec<Terraform> = space.list().await;
         let is_not_found = |tf: &&Terraform| condition(tf, "SourceReady").1.ends_with("NotFound");
         let done = all.iter().filter(is_not_found).count();
         let not_yet = || format!("{done} of {MANY} have an answer");
@@ -266,8 +268,10 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
     let clock = CountingServer::start().await;
     let follow = |name: &str, git: &CountingServer| {
         let url = format!("{}/team/infra", git.address);
-        let web = with(resource(name), "/gitRepo/url", Some(json!(url)));
-        with(web, "/gitRepo/interval", Some(json!("1s")))
+        with_all(
+            resource(name),
+            json!({"/gitRepo/url": url, "/gitRepo/interval": "1s"}),
+        )
     };
     let images = json!({
         "imageName": format!("{}/team/infra", registry.host()),
@@ -323,13 +327,17 @@ async fn first_run_after_a_suspension_has_the_newest_commit() {
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
     let outside = Outside::start(folder.path()).await;
     let address = &outside.address;
-    let url = json!(format!("http://{address}/team/infra"));
-    let web = with(resource("web"), "/gitRepo/url", Some(url));
-    let web = with(web, "/gitRepo/interval", Some(json!("1s")));
     let images = json!({
         "imageName": format!("{address}/present"), "baseImage": format!("{address}/base:1"), "insecure": true,
     });
-    let web = with(web, "/containerRegistry", Some(images));
+    let web = with_all(
+        resource("web"),
+        json!({
+            "/gitRepo/url": format!("http://{address}/team/infra"),
+            "/gitRepo/interval": "1s",
+            "/containerRegistry": images,
+        }),
+    );
     let api: Api<Terraform> = space.api();
     let revision = |tf: &Terraform| Some(tf.status.as_ref()?.source.as_ref()?.revision.clone());
 

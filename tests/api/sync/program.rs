@@ -24,12 +24,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::post;
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use super::{Operator, TOKEN, finalizers, is_deleted, is_stalled, stalled, wait};
 use crate::server::{free_ports, spawn_guarded, until};
-use crate::space::with;
+use crate::space::with_all;
 
 /// User name of metacontroller's ServiceAccount, to which `deploy/metacontroller` grants rights.
 const METACONTROLLER: &str = "system:serviceaccount:metacontroller:metacontroller";
@@ -200,8 +200,10 @@ async fn create_and_delete(operator: &'static Operator, recorder: &Recorder, wan
     let mut held = finalizers(&tf);
     held.sort_unstable();
     assert_eq!(held, wanted);
-    let manual = with(stalled("web"), "/approval/mode", Some(json!("Manual")));
-    let approved = with(manual, "/approval/plan", Some(json!("0123456789ab")));
+    let approved = with_all(
+        stalled("web"),
+        json!({"/approval/mode": "Manual", "/approval/plan": "0123456789ab"}),
+    );
     let since = Instant::now();
     space.apply(&approved).await.unwrap();
     let approved =
@@ -274,10 +276,8 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
         .await;
     until("an event", async || {
         space
-            .api::<Event>()
-            .list(&ListParams::default())
+            .list::<Event>()
             .await
-            .unwrap()
             .into_iter()
             .find(|event| {
                 let note = event.message.as_deref().unwrap_or_default();
