@@ -2,7 +2,6 @@
 
 use alustan_api::labels;
 use alustan_api::{ObjectKey, Terraform};
-use alustan_core::decide::start_run::class;
 use alustan_core::model::facts::{occupied, open_run};
 use alustan_core::observed::{BuildState, JobSeen, RecordSeen, Seen};
 use alustan_core::queue::Class;
@@ -76,7 +75,7 @@ pub(crate) fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) 
         open_run(&record_seen.record).is_some() && reported != Some(record_seen.record.number)
     });
     let run = record.and_then(|record_seen| record_seen.record.run.as_ref());
-    let class = run.map_or(Class::Change, |run| class(run.kind, &run.trigger));
+    let class = run.map_or(Class::Change, |run| Class::of(run.kind, &run.trigger));
     (is_unreported || occupied(job)).then_some(class)
 }
 

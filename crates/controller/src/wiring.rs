@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels;
-use alustan_core::lease::Identity;
+use alustan_core::leader_election::Identity;
 use alustan_core::queue::SlotLimits;
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use alustan_core::lease;
+use alustan_core::leader_election;
 use anyhow::{Context as _, Result, bail};
 use tokio::runtime;
 use tokio::sync::oneshot;
@@ -45,7 +45,7 @@ pub(crate) async fn run_with_election(
     tokio::select! {
         election_result = &mut ended => {
             let by = election_result.context("the leader election failed")??;
-            match by.as_deref().map(lease::pod) {
+            match by.as_deref().map(leader_election::pod) {
                 Some(by) => bail!("lost leadership to {by}; restarting"),
                 None => bail!("lost leadership: the Lease has no holder; restarting"),
             }

@@ -129,17 +129,18 @@ fn words(envelope: &Envelope) -> String {
 }
 
 fn of_envelope(envelope: &Envelope) -> Failure {
-    let known = envelope.errors.iter().map(|error| match &*error.code {
-        "UNAUTHORIZED" => Failure::Unauthorized,
-        "DENIED" => Failure::Forbidden,
-        "TOOMANYREQUESTS" => Failure::RateLimited,
-        "UNSUPPORTED" => Failure::Unsupported,
-        "BLOB_UNKNOWN" | "MANIFEST_UNKNOWN" | "NAME_UNKNOWN" | "NOT_FOUND" => Failure::NotFound,
-        MANIFEST_BLOB_UNKNOWN => Failure::BlobMissing,
-        _ => Failure::Other,
-    });
-    known
-        .into_iter()
+    envelope
+        .errors
+        .iter()
+        .map(|error| match &*error.code {
+            "UNAUTHORIZED" => Failure::Unauthorized,
+            "DENIED" => Failure::Forbidden,
+            "TOOMANYREQUESTS" => Failure::RateLimited,
+            "UNSUPPORTED" => Failure::Unsupported,
+            "BLOB_UNKNOWN" | "MANIFEST_UNKNOWN" | "NAME_UNKNOWN" | "NOT_FOUND" => Failure::NotFound,
+            MANIFEST_BLOB_UNKNOWN => Failure::BlobMissing,
+            _ => Failure::Other,
+        })
         .find(|failure| *failure != Failure::Other)
         .unwrap_or(Failure::Other)
 }

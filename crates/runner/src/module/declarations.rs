@@ -22,7 +22,7 @@ pub struct Declared {
 
 /// Reads the variables that the module in `directory` declares.
 pub fn read_declared(directory: &Path, engine: EngineName) -> BTreeMap<String, Declared> {
-    let files = read_module_files(directory, engine);
+    let files = read_module_files(directory, &[engine]);
     files
         .iter()
         .flat_map(|file| declared_in(&file.content))
