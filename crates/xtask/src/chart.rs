@@ -120,11 +120,6 @@ fn constraints() -> Vec<(&'static str, Value)> {
     let strings = json!({"additionalProperties": {"type": "string"}});
     let lines = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
     let manual = json!({"enum": ["Manual"]});
-    let engines = EngineName::VARIANTS
-        .iter()
-        .map(|engine| engine.as_str())
-        .collect::<Vec<_>>()
-        .join("|");
     vec![
         ("image.repository", json!({"minLength": 1})),
         (
@@ -142,7 +137,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("baseImage", json!({"minLength": 1})),
         (
             "engines",
-            json!({"items": {"type": "string", "pattern": format!(r"^({engines}):[0-9]+\.[0-9]+\.[0-9]+[^=]*=[^,]+$")}}),
+            json!({"items": {"type": "string", "pattern": engine_pattern()}}),
         ),
         (
             "builder.kind",
@@ -215,6 +210,16 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("monitoring.prometheusRule.labels", strings.clone()),
         ("monitoring.dashboard.labels", strings),
     ]
+}
+
+/// Returns a regular expression for an entry of the engine catalogue. Example of an entry: `terraform:1.12.6=registry.example.com/base:1`.
+fn engine_pattern() -> String {
+    let engines: Vec<_> = EngineName::VARIANTS
+        .iter()
+        .map(|engine| engine.as_str())
+        .collect();
+    let engines = engines.join("|");
+    format!(r"^({engines}):[0-9]+\.[0-9]+\.[0-9]+[^=]*=[^,]+$")
 }
 
 /// Builds the schema of `values.yaml`. The schema refuses unknown keys.

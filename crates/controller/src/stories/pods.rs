@@ -81,7 +81,7 @@ pub(super) enum PodEvent {
 /// Pods of the cluster, and what their runs did.
 #[derive(Default)]
 pub(super) struct Pods {
-    run_pods: Vec<RunPod>,
+    runs: Vec<RunPod>,
     /// Names of the run Jobs whose pods claimed their runs.
     claimed: BTreeSet<String>,
     /// Names of the run Jobs whose pods wrote a report, in order.
@@ -99,7 +99,7 @@ impl Pods {
         delete_expired_jobs(cluster);
         let jobs = cluster.all::<Job>("jobs");
         let uids: BTreeSet<String> = jobs.iter().filter_map(ResourceExt::uid).collect();
-        for pod in &mut self.run_pods {
+        for pod in &mut self.runs {
             if pod.stage < Stage::Ended && !uids.contains(&pod.job_uid) {
                 self.real.is_partial |= pod.stage == Stage::Applying;
                 pod.stage = Stage::Ended;
@@ -116,7 +116,7 @@ impl Pods {
             }
             assert!(!self.claimed.contains(&name), "Job {name} is created again");
             let number = name.rsplit('-').next().unwrap().parse().unwrap();
-            self.run_pods.push(RunPod {
+            self.runs.push(RunPod {
                 uid: format!("pod-of-{uid}"),
                 job: name,
                 job_uid: uid,
@@ -158,15 +158,15 @@ impl Pods {
         event: PodEvent,
     ) -> bool {
         self.sync(cluster);
-        let active: Vec<usize> = (0..self.run_pods.len())
-            .filter(|pod| self.run_pods[*pod].stage < Stage::Ended)
+        let active: Vec<usize> = (0..self.runs.len())
+            .filter(|pod| self.runs[*pod].stage < Stage::Ended)
             .collect();
         let Some(index) = active.get(index % active.len().max(1)).copied() else {
             return false;
         };
         let run = Run {
             cluster,
-            pod: &self.run_pods[index],
+            pod: &self.runs[index],
         };
         let (stage, result) = match (run.pod.stage, event) {
             (_, PodEvent::Kill) | (Stage::Ended, _) => (Stage::Ended, None),
@@ -198,9 +198,9 @@ impl Pods {
         if stage == Stage::Ended {
             end(cluster, &run.pod.job, result.is_some() && !has_failed);
         }
-        self.run_pods[index].stage = stage;
+        self.runs[index].stage = stage;
         let is_working = |pod: &&RunPod| matches!(pod.stage, Stage::Planning | Stage::Applying);
-        let working: Vec<_> = self.run_pods.iter().filter(is_working).collect();
+        let working: Vec<_> = self.runs.iter().filter(is_working).collect();
         assert!(working.len() < 2, "two runs at the same time: {working:?}");
         true
     }
