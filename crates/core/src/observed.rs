@@ -208,7 +208,7 @@ pub struct LeftBehind {
     /// History of the earlier resource.
     pub history: History,
     /// Progress that the last run of the earlier resource reported, unvalidated.
-    pub told: ReportedProgress,
+    pub progress: ReportedProgress,
     /// Uid of the resource to which a user wants to restore the earlier resource: annotation
     /// [`RESTORE_TO`](alustan_api::labels::RESTORE_TO) of the run record.
     pub restore_to: Option<String>,

@@ -109,7 +109,8 @@ pub struct Notices {
     /// Notifications that at least one receiver has not received yet, oldest first, at most eight.
     pub due: Vec<Notice>,
     /// Ids of delivered, expired and dropped notifications by event, newest last, at most eight per event.
-    pub told: BTreeMap<NotificationEvent, Vec<String>>,
+    #[serde(rename = "told")]
+    pub finished: BTreeMap<NotificationEvent, Vec<String>>,
 }
 
 /// Notification of an event.
@@ -146,8 +147,8 @@ pub struct Applied {
     /// Time at which the result was recorded.
     pub at: Timestamp,
     /// Objects with the outputs. `None` if the outputs were not published.
-    #[serde(default)]
-    pub handed_on: Option<PublishedOutputs>,
+    #[serde(default, rename = "handedOn")]
+    pub published: Option<PublishedOutputs>,
 }
 
 /// Objects with published outputs.

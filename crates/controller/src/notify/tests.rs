@@ -94,7 +94,7 @@ impl Scene {
             }
         };
         timeout(Duration::from_secs(10), wait).await.unwrap();
-        let delivered = self.notifier.notices(&web_ref(), None).told;
+        let delivered = self.notifier.notices(&web_ref(), None).finished;
         delivered.values().map(Vec::len).sum()
     }
 

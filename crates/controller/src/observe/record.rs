@@ -153,7 +153,7 @@ fn left_behind(
         version: secret.resource_version().unwrap_or_default(),
         record,
         history: history.unwrap_or_default(),
-        told: reported_progress(report),
+        progress: reported_progress(report),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
         owner: ctx.living_owner(tf, &uid),
         pods: pods::living_pods(ctx, tf, &uid),

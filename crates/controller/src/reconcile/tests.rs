@@ -96,7 +96,7 @@ async fn notified(receiver: &RequestLog) -> Value {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("nobody is told");
+    panic!("no event is published");
 }
 
 #[tokio::test]

@@ -123,7 +123,7 @@ fn notification_deadline(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     };
     let deadline = since + FINAL_DELIVERY_TIMEOUT;
     let is_undelivered = is_subscribed(case.tf, &case.seen.notified, event)
-        && !notices.told.contains_key(&event)
+        && !notices.finished.contains_key(&event)
         && case.now < deadline;
     is_undelivered.then_some(deadline)
 }

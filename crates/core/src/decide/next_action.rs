@@ -136,7 +136,7 @@ impl ReconcileCase<'_> {
         if self.tf.spec.drift_detection.mode != DriftMode::Correct {
             return None;
         }
-        let published = applied.handed_on.as_ref()?;
+        let published = applied.published.as_ref()?;
         let in_config_map =
             published.config_map.is_none() || self.outputs.config_map == Ownership::Ours;
         let exist = self.outputs.secret == Ownership::Ours && in_config_map;

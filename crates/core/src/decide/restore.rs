@@ -131,7 +131,7 @@ pub(super) fn take_over(
         };
         return (Vec::new(), waiting);
     }
-    let Rebound { record, open_run } = rebound(record, &left_behind.told);
+    let Rebound { record, open_run } = rebound(record, &left_behind.progress);
     let history = History {
         reconcile_at: facts::requested(tf),
         restored: Some(Restored { at: now, open_run }),

@@ -71,7 +71,7 @@ pub(super) fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Opti
                 let (now, previous) = (outputs::published_objects(tf), &current.history.applied);
                 let previous = previous
                     .as_ref()
-                    .and_then(|applied| applied.handed_on.as_ref());
+                    .and_then(|applied| applied.published.as_ref());
                 // This step fails if the observed record is stale. The later steps are then not executed, so outdated outputs are not
                 // published again.
                 let guard = Swap::unchanged(&current.record);
@@ -338,7 +338,7 @@ fn update_history(
                 own_hash: run.own_hash.clone(),
                 found: run.found.clone(),
                 at: now,
-                handed_on: published.ok().flatten(),
+                published: published.ok().flatten(),
             });
             next.failures = Failures::default();
             next.build_failures = Failures::default();

@@ -90,8 +90,8 @@ pub fn note(
 /// Merges the notifications `recorded` into `notices`. `recorded`: notifications that the operator stored in the run record before a
 /// restart.
 pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
-    for (event, ids) in &recorded.told {
-        let delivered = notices.told.entry(*event).or_default();
+    for (event, ids) in &recorded.finished {
+        let delivered = notices.finished.entry(*event).or_default();
         let mut ids_in_order: Vec<String> = ids
             .iter()
             .filter(|id| !delivered.contains(id))
@@ -102,7 +102,7 @@ pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
     }
     let Notices {
         due,
-        told: delivered,
+        finished: delivered,
     } = notices;
     let is_delivered = |notice: &Notice| {
         delivered
@@ -126,20 +126,24 @@ pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
 pub fn mark_delivered(notices: &mut Notices, event: NotificationEvent, id: &str) {
     notices.due.retain(|notice| notice.id != id);
     if !is_delivered(notices, event, id) {
-        notices.told.entry(event).or_default().push(id.to_owned());
+        notices
+            .finished
+            .entry(event)
+            .or_default()
+            .push(id.to_owned());
     }
     bound(notices);
 }
 
 fn is_delivered(notices: &Notices, event: NotificationEvent, id: &str) -> bool {
-    let delivered = notices.told.get(&event);
+    let delivered = notices.finished.get(&event);
     delivered.is_some_and(|delivered| delivered.iter().any(|delivered_id| delivered_id == id))
 }
 
 fn bound(notices: &mut Notices) {
     let Notices {
         due,
-        told: delivered,
+        finished: delivered,
     } = notices;
     for dropped in due.drain(..due.len().saturating_sub(MAX_UNDELIVERED)) {
         delivered.entry(dropped.event).or_default().push(dropped.id);

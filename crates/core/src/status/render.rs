@@ -123,7 +123,7 @@ impl View<'_> {
             queue: None,
             blocked_by: dependencies::blocked_by(self.stack),
             outputs: self.history.applied.as_ref().and_then(|applied| {
-                let published = applied.handed_on.clone()?;
+                let published = applied.published.clone()?;
                 Some(OutputsStatus {
                     secret_name: published.secret,
                     config_map_name: published.config_map,

@@ -93,7 +93,7 @@ fn assert_converges(world: &mut World) {
     );
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
     let with_secret = world.builds.values().filter(|build| build.secret.is_some());
-    assert_eq!(with_secret.count(), 0, "what was lent is taken back");
+    assert_eq!(with_secret.count(), 0, "build Secrets are deleted");
     world.restore_images();
     assert_stays_converged(world);
 }

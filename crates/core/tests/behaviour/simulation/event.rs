@@ -136,8 +136,8 @@ fn outputs(variant: u8) -> serde_json::Value {
     match variant {
         0 => serde_json::Value::Null,
         1 => serde_json::json!({ "secretName": "shared" }),
-        2 => serde_json::json!({ "configMapName": "told" }),
-        _ => serde_json::json!({ "configMapName": "told", "keys": { "how-much": "size" } }),
+        2 => serde_json::json!({ "configMapName": "web-values" }),
+        _ => serde_json::json!({ "configMapName": "web-values", "keys": { "how-much": "size" } }),
     }
 }
 

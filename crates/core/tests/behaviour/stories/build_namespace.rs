@@ -256,7 +256,10 @@ fn build_secret_is_created_after_controller_crash() {
     }
     assert!(world.has_build_secret(&job));
     let steps = executed_steps(&world.reconcile());
-    assert!(steps.is_empty(), "lent once: {steps:?}");
+    assert!(
+        steps.is_empty(),
+        "the build Secret is created once: {steps:?}"
+    );
 }
 
 #[test]

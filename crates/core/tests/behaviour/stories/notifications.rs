@@ -302,7 +302,7 @@ fn last_eight_notifications_are_kept() {
     world.deliver();
     world.refused(reasons[11]);
     let notices = &world.record.as_ref().unwrap().history.notices;
-    assert_eq!((notices.due.len(), notices.told[&Failed].len()), (0, 8));
+    assert_eq!((notices.due.len(), notices.finished[&Failed].len()), (0, 8));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn stale_record_does_not_repeat_notifications() {
     assert_eq!(reloaded, settled);
     let mut merged = stored.clone();
     restore_stored(&mut merged, &settled);
-    assert_eq!(merged, settled, "another process told it");
+    assert_eq!(merged, settled, "another process delivered it");
     let mut new = Notices::default();
     restore_stored(&mut new, &stored);
     assert_eq!(new, stored);

@@ -71,7 +71,7 @@ fn outputs_of_an_earlier_apply_are_not_published_again() {
 #[test]
 fn sensitive_outputs_are_published_only_in_the_secret() {
     let world = applied(json!({
-        "configMapName": "told",
+        "configMapName": "web-values",
         "keys": {"server": "endpoint", "zones": "zones", "config": "config"},
     }));
     let public = texts([("server", "https://api.test"), ("zones", r#"["a","b"]"#)]);
@@ -83,7 +83,7 @@ fn sensitive_outputs_are_published_only_in_the_secret() {
     assert!(read["config"].sensitive && !read["server"].sensitive);
     let to = world.status().outputs.unwrap();
     assert_eq!(to.secret_name, "web-outputs");
-    assert_eq!(to.config_map_name.as_deref(), Some("told"));
+    assert_eq!(to.config_map_name.as_deref(), Some("web-values"));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn outputs_without_keys_are_all_published_in_the_secret() {
 #[test]
 fn labels_in_spec_do_not_replace_labels_of_the_operator() {
     let world = applied(json!({
-        "configMapName": "told",
+        "configMapName": "web-values",
         "labels": {"argocd.argoproj.io/secret-type": "cluster", labels::UID: "another"},
         "annotations": {"example.com/zones": "zones", "example.com/server": "endpoint"},
     }));
@@ -191,7 +191,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
 #[case::keys("/outputs/keys", json!({"server": "endpoint"}))]
 #[case::labels("/outputs/labels", json!({"team": "infra"}))]
 #[case::annotations("/outputs/annotations", json!({"example.com/server": "endpoint"}))]
-#[case::config_map("/outputs/configMapName", json!("told"))]
+#[case::config_map("/outputs/configMapName", json!("web-values"))]
 #[case::secret("/outputs/secretName", json!("shared"))]
 fn changed_outputs_field_is_applied_while_ready_stays_true(
     #[case] field: &str,
@@ -206,7 +206,7 @@ fn changed_outputs_field_is_applied_while_ready_stays_true(
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
     assert_eq!((world.run_number(), world.is_ready()), (2, true));
     assert!(changed_nothing(&world.reconcile()));
-    assert!(world.outputs_secret != before || world.objects.contains("told"));
+    assert!(world.outputs_secret != before || world.objects.contains("web-values"));
     assert_eq!(world.real.config, real);
 }
 
@@ -221,12 +221,12 @@ fn explicit_defaults_in_spec_outputs_start_no_run() {
 /// Drift mode `Report`: changed outputs start no apply, because an apply would also correct drift.
 #[test]
 fn changed_outputs_wait_for_next_apply_in_report_mode() {
-    let mut world = applied(json!({"configMapName": "told"}));
+    let mut world = applied(json!({"configMapName": "web-values"}));
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
     world.edit(|tf| tf.with("/outputs", json!({"keys": {"server": "endpoint"}})));
     world.settle();
     assert_eq!(world.run_number(), 1);
-    assert!(secret(&world).contains_key("zones") && world.objects.contains("told"));
+    assert!(secret(&world).contains_key("zones") && world.objects.contains("web-values"));
     world.edit(|tf| tf.with_variable("size", 1));
     world.settle();
     assert_eq!(
@@ -235,28 +235,28 @@ fn changed_outputs_wait_for_next_apply_in_report_mode() {
         "{:?}",
         world.status()
     );
-    assert!(!world.objects.contains("told"));
+    assert!(!world.objects.contains("web-values"));
 }
 
 #[test]
 fn deleted_outputs_config_map_is_recreated() {
-    let mut world = applied(json!({"configMapName": "told"}));
-    world.objects.remove("told");
+    let mut world = applied(json!({"configMapName": "web-values"}));
+    world.objects.remove("web-values");
     world.outputs.config_map = Ownership::Absent;
     world.settle();
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
-    assert!(world.is_ready() && world.objects.contains("told"));
+    assert!(world.is_ready() && world.objects.contains("web-values"));
     assert_eq!(world.run_number(), 2);
 }
 
 #[rstest]
-#[case::renamed(json!({"configMapName": "other"}), &["Ensure ConfigMap other", "Delete ConfigMap told"])]
-#[case::unwanted(json!({}), &["Delete ConfigMap told"])]
+#[case::renamed(json!({"configMapName": "other"}), &["Ensure ConfigMap other", "Delete ConfigMap web-values"])]
+#[case::unwanted(json!({}), &["Delete ConfigMap web-values"])]
 fn unwanted_config_map_is_deleted_after_publication(
     #[case] spec: Value,
     #[case] deletions: &[&str],
 ) {
-    let mut world = applied(json!({"configMapName": "told"}));
+    let mut world = applied(json!({"configMapName": "web-values"}));
     world.edit(|tf| tf.with("/outputs", spec));
     world.reconcile();
     world.run_to(Stage::Reported);
@@ -267,7 +267,7 @@ fn unwanted_config_map_is_deleted_after_publication(
         step_names(&reconciled.decision.steps),
         [&first, deletions, &last].concat()
     );
-    assert!(!world.objects.contains("told"));
+    assert!(!world.objects.contains("web-values"));
     world.settle();
     assert_eq!((world.run_number(), world.is_ready()), (2, true));
 }

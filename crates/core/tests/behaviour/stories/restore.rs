@@ -34,7 +34,7 @@ fn restored(mut original: World) -> World {
         version: "1".to_owned(),
         record: Some(original.own_record),
         history,
-        told: reported,
+        progress: reported,
         restore_to: None,
         owner: None,
         pods: Vec::new(),
