@@ -22,6 +22,7 @@ pub use migration::{Migration, location, migration};
 
 use alustan_api::run::{BackendInputs, ManagedState};
 use alustan_api::{BackendProvider, BackendSpec, Reason};
+use serde_json::Value;
 use thiserror::Error;
 
 use backend::config;
@@ -176,6 +177,17 @@ fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
         )),
         None => Ok(()),
     }
+}
+
+/// Returns the provider for `backend` blocks of type `kind`, with its pairs of block argument and field of `spec.backend`. `None` if only provider
+/// `generic` supports the type.
+pub fn fields_of(kind: &str) -> Option<(&'static str, &'static [(&'static str, &'static str)])> {
+    of_kind(kind).map(|backend| (backend.name(), backend.fields()))
+}
+
+/// Whether `value` of the block argument `name` looks like a secret. `spec.backend.config` must not contain it.
+pub fn holds_secret(name: &str, value: &Value) -> bool {
+    secrets::refuse(name, name, value).is_err()
 }
 
 /// Returns the field of `spec` that sets the location of the state. `None` without a provider.

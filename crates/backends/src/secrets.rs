@@ -61,7 +61,7 @@ pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), 
             let why = format!("must not be set; set spec.backend.{field} instead");
             return Err(Invalid::new(path, why));
         }
-        refuse_secrets(&path, name, &value.value())?;
+        refuse(&path, name, &value.value())?;
     }
     Ok(())
 }
@@ -91,14 +91,13 @@ pub(crate) fn validate_keys(
     Ok(())
 }
 
-fn refuse_secrets(path: &str, name: &str, value: &Value) -> Result<(), Invalid> {
+/// Refuses a value of the argument `name` that looks like a secret. `path` is the field of `spec` with the value.
+pub(crate) fn refuse(path: &str, name: &str, value: &Value) -> Result<(), Invalid> {
     match value {
         Value::Object(fields) => fields
             .iter()
-            .try_for_each(|(name, value)| refuse_secrets(&format!("{path}.{name}"), name, value)),
-        Value::Array(items) => items
-            .iter()
-            .try_for_each(|item| refuse_secrets(path, name, item)),
+            .try_for_each(|(name, value)| refuse(&format!("{path}.{name}"), name, value)),
+        Value::Array(items) => items.iter().try_for_each(|item| refuse(path, name, item)),
         Value::String(text) if is_secret(name) || has_user(text) => Err(Invalid::new(
             path,
             "looks like a secret, and every user with read access to the resource can read it. \
