@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::cluster::{Cluster, ClusterArguments};
+use crate::commands::adopt::Adopt;
 use crate::commands::approve::Approve;
 use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
@@ -39,6 +40,7 @@ pub(crate) enum Command {
     Outputs(Outputs),
     State(State),
     Restore(Restore),
+    Adopt(Adopt),
     Unlock(Unlock),
     Wait(Wait),
 }
@@ -56,6 +58,7 @@ impl Command {
             Self::Outputs(outputs) => outputs.run(cluster).await,
             Self::State(state) => state.run(cluster).await,
             Self::Restore(restore) => restore.run(cluster).await,
+            Self::Adopt(adopt) => adopt.run(cluster).await,
             Self::Unlock(unlock) => unlock.run(cluster).await,
             Self::Wait(wait) => wait.run(cluster).await,
         }
@@ -86,6 +89,12 @@ mod tests {
     #[case("state push web")]
     #[case("restore")]
     #[case("unlock web")]
+    #[case("adopt web")]
+    #[case("adopt web --from flux --image-name i")]
+    #[case("adopt web --from burrito")]
+    #[case("adopt web.tfstate --from state --image-name i --url u")]
+    #[case("adopt web.tfstate --from state --image-name i --name web")]
+    #[case("adopt web --from hcp --image-name i")]
     fn invalid_arguments_are_refused(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         let error = Arguments::try_parse_from(words).unwrap_err();
@@ -103,6 +112,10 @@ mod tests {
     #[case("logs web -f --run 3")]
     #[case("restore web -n team")]
     #[case("state pull web -n team")]
+    #[case("adopt --from tofu-controller web --image-name i -n team")]
+    #[case("adopt --from burrito web --image-name i --apply")]
+    #[case("adopt --from hcp web --image-name i --url u --registry-secret r")]
+    #[case("adopt --from state web.tfstate --name web --image-name i --url u --path a")]
     #[case("state push web file.tfstate --force")]
     fn valid_arguments_are_accepted(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));

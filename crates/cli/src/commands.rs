@@ -1,5 +1,6 @@
 //! Subcommands.
 
+pub(crate) mod adopt;
 pub(crate) mod approve;
 pub(crate) mod logs;
 pub(crate) mod outputs;
