@@ -1,4 +1,5 @@
-//! Engines: everything that differs between them. A new engine is one variant, and one arm in each function of [`EngineName`].
+//! Engines: everything that differs between them. A new engine is one variant, one arm in each function of [`EngineName`],
+//! and an image (`images/NAME/Dockerfile`) with its build (`hack/images/build`, `hack/release/build`).
 //!
 //! All engines have the same commands, environment variables (`TF_…`), data folder (`.terraform`), lock file and state file. Every base image
 //! has its engine as program `terraform` (rule 4).

@@ -1,4 +1,4 @@
-//! Backends of Terraform state: validation, configuration and address. A new backend needs one file and one line in [`providers::of`]. The crate
+//! Backends of Terraform state: validation, configuration and address. See [`providers`] for a new backend. The crate
 //! performs no I/O: it computes [`BackendInputs`], and the runner configures the engine with them.
 
 mod address;

@@ -1,4 +1,5 @@
-//! Mapping from providers to backends. A new backend needs one file and one line in [`of`].
+//! Mapping from providers to backends. A new backend needs its file, a variant of [`BackendProvider`] with the fields
+//! of `spec.backend`, and an arm in each function.
 
 use alustan_api::BackendProvider;
 
@@ -28,17 +29,25 @@ pub(crate) fn of(provider: BackendProvider) -> &'static dyn Backend {
     }
 }
 
-/// Returns the backend for a `backend` block of type `kind`, for example `s3`. `None` if only [`BackendProvider::Generic`] supports the type.
-pub(crate) fn of_kind(kind: &str) -> Option<&'static dyn Backend> {
-    let provider = match kind {
-        "s3" => BackendProvider::Aws,
-        "gcs" => BackendProvider::Gcp,
-        "azurerm" => BackendProvider::Azure,
-        "kubernetes" => BackendProvider::Kubernetes,
-        "pg" => BackendProvider::Pg,
-        "http" => BackendProvider::Http,
-        "local" => BackendProvider::Local,
-        _ => return None,
-    };
-    Some(of(provider))
+/// Returns the type of the `backend` block of `provider`, for example `s3`. `None` for [`BackendProvider::Managed`], which is served by the
+/// runner, and for [`BackendProvider::Generic`], which has any type.
+fn kind(provider: BackendProvider) -> Option<&'static str> {
+    match provider {
+        BackendProvider::Aws => Some("s3"),
+        BackendProvider::Gcp => Some("gcs"),
+        BackendProvider::Azure => Some("azurerm"),
+        BackendProvider::Kubernetes => Some("kubernetes"),
+        BackendProvider::Pg => Some("pg"),
+        BackendProvider::Http => Some("http"),
+        BackendProvider::Local => Some("local"),
+        BackendProvider::Managed | BackendProvider::Generic => None,
+    }
+}
+
+/// Returns the backend for a `backend` block of type `block`. `None` if only [`BackendProvider::Generic`] supports the type.
+pub(crate) fn of_kind(block: &str) -> Option<&'static dyn Backend> {
+    BackendProvider::VARIANTS
+        .iter()
+        .find(|provider| kind(**provider) == Some(block))
+        .map(|provider| of(*provider))
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use alustan_api::labels::{self, Component};
 use alustan_api::run::{PROTOCOL, RunProgress, key};
 use alustan_api::{FINALIZER, KEPT, Terraform};
-use alustan_core::metrics;
+use alustan_core::metric_definitions;
 use alustan_core::model::orphans;
 use alustan_core::objects::secrets;
 use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
@@ -432,7 +432,7 @@ impl<'a> StepExecutor<'a> {
             return;
         };
         let report = observed.report.as_ref();
-        let ended = metrics::ended(&observed.record, &observed.history, report, swap);
+        let ended = metric_definitions::ended(&observed.record, &observed.history, report, swap);
         self.ctx.metrics.record_end(&ended);
         observed.record.clone_from(&swap.record);
         if let Some(history) = &swap.history {

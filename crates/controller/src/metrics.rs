@@ -1,4 +1,4 @@
-//! Values of `/metrics`. [`alustan_core::metrics`] defines the metrics.
+//! Values of `/metrics`. [`alustan_core::metric_definitions`] defines the metrics.
 
 mod api_calls;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use alustan_api::reason;
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
-use alustan_core::metrics::{self as table, Counts, Definition, Ended, Run};
+use alustan_core::metric_definitions::{self as table, Counts, Definition, Ended, Run};
 use alustan_core::observed::{BuildSeen, BuildState};
 use alustan_core::queue::Class;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};

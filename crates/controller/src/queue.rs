@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use alustan_api::ObjectKey;
-use alustan_core::metrics;
+use alustan_core::metric_definitions;
 use alustan_core::queue::{Class, Queue, QueuedRun, Running, Served, SlotLimits};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
@@ -167,12 +167,17 @@ impl Dispatcher {
         };
         let mut oldest = BTreeMap::new();
         for (class, since) in state.queue.values() {
-            metrics::older(&mut oldest, metrics::class(class), since);
+            metric_definitions::older(&mut oldest, metric_definitions::class(class), since);
         }
         Load {
             oldest,
             waiting: classes
-                .map(|class| (metrics::class(class), to_i64(count_of_class(class))))
+                .map(|class| {
+                    (
+                        metric_definitions::class(class),
+                        to_i64(count_of_class(class)),
+                    )
+                })
                 .into(),
             running: to_i64(state.running.len()),
             slots: to_i64(self.slots.total),

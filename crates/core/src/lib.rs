@@ -12,7 +12,7 @@ pub mod dependency_graph;
 pub mod digest;
 pub mod leader_election;
 pub mod metacontroller;
-pub mod metrics;
+pub mod metric_definitions;
 pub mod model;
 pub mod objects;
 pub mod observed;

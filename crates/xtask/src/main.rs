@@ -78,7 +78,10 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
             "deploy/crd/terraforms.alustan.io.yaml".into(),
             format!("{header}{crd}"),
         ),
-        ("docs/metrics.md".into(), alustan_core::metrics::document()),
+        (
+            "docs/metrics.md".into(),
+            alustan_core::metric_definitions::document(),
+        ),
         (
             "deploy/monitoring/prometheusrule.yaml".into(),
             format!("{header}{}", prometheus_rule()?),
@@ -203,9 +206,9 @@ mod tests {
             used.extend(metrics_in(&text).into_iter().map(str::to_owned));
         }
         for name in used {
-            let known = alustan_core::metrics::ALL.iter().any(|metric| {
+            let known = alustan_core::metric_definitions::ALL.iter().any(|metric| {
                 let suffix = name.strip_prefix(metric.name);
-                let histogram = metric.kind == alustan_core::metrics::Kind::Histogram;
+                let histogram = metric.kind == alustan_core::metric_definitions::Kind::Histogram;
                 suffix == Some("")
                     || histogram && matches!(suffix, Some("_bucket" | "_sum" | "_count"))
             });

@@ -254,7 +254,8 @@ pub struct Failures {
     /// Number of failures that use the retry budget. `u32::MAX` after a failure that requires a change by the user.
     pub count: u32,
     /// Consecutive transient failures. They use no retry budget. Any other failure resets the number.
-    pub world: u32,
+    #[serde(rename = "world")]
+    pub transient: u32,
     /// Time of the last failure.
     pub at: Option<Timestamp>,
     /// Reason of the last failure.

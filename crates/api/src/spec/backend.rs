@@ -20,7 +20,9 @@ const NO_NUMBER_HELP: &str =
 /// the resource, no cloud needed. `aws`: S3. `gcp`: Google Cloud Storage. `azure`: Azure Blob Storage. `kubernetes`: a Secret that the
 /// engine writes. `pg`: `PostgreSQL`. `http`: a server with the http protocol of the engine. `local`: a file on the cache volume.
 /// `generic`: any other backend of the engine.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema, strum::VariantArray,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendProvider {
     /// Secrets in the namespace of the resource, served to the engine by the runner. Needs no cloud.
@@ -43,6 +45,11 @@ pub enum BackendProvider {
     Local,
     /// Any other backend of the engine, configured by `type` and `config`.
     Generic,
+}
+
+impl BackendProvider {
+    /// All providers.
+    pub const VARIANTS: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
 /// Backend that stores the state.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use alustan_core::metrics::{Counts, count};
+use alustan_core::metric_definitions::{Counts, count};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{FailureClass, StepTimes};
-use alustan_core::metrics::{ALL, Oldest};
+use alustan_core::metric_definitions::{ALL, Oldest};
 
 use super::*;
 

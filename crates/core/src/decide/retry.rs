@@ -29,7 +29,7 @@ pub(super) fn verdict(failures: &Failures, key: &str, retry: &Retry, now: Timest
     if failures.count >= u32::try_from(retry.limit).unwrap_or(1) {
         return Verdict::Stalled;
     }
-    let next = at + backoff(failures.count.max(failures.world), retry);
+    let next = at + backoff(failures.count.max(failures.transient), retry);
     if next <= now || at > now + AHEAD {
         Verdict::Go
     } else {
@@ -51,11 +51,11 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn failures(count: u32, world: u32) -> Failures {
+    fn failures(count: u32, transient: u32) -> Failures {
         Failures {
             of: "h".to_owned(),
             count,
-            world,
+            transient,
             at: Some(at(1_000)),
             ..Failures::default()
         }

@@ -484,15 +484,15 @@ pub(super) fn count(
         .filter(|failures| failures.of == key)
         .cloned()
         .unwrap_or_default();
-    let (count, world) = match failure.map(|failure| failure.class) {
-        Some(FailureClass::Transient) => (previous.count, previous.world.saturating_add(1)),
+    let (count, transient) = match failure.map(|failure| failure.class) {
+        Some(FailureClass::Transient) => (previous.count, previous.transient.saturating_add(1)),
         Some(FailureClass::Module) | None => (previous.count.saturating_add(1), 0),
         Some(FailureClass::User) => (u32::MAX, 0),
     };
     Failures {
         of: key.to_owned(),
         count,
-        world,
+        transient,
         at: Some(now),
         reason: failure.map_or_else(|| Reason::Failed.into(), |failure| failure.reason.clone()),
         message: failure.map_or_else(String::new, |failure| failure.message.clone()),

@@ -50,7 +50,7 @@ pub fn asked(tf: &Terraform, history: &History) -> bool {
 /// Returns the trigger of the next attempt after `failures`.
 pub fn again(failures: &Failures) -> Trigger {
     Trigger::Retry {
-        failures: failures.count.saturating_add(failures.world),
+        failures: failures.count.saturating_add(failures.transient),
     }
 }
 
