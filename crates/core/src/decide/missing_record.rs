@@ -19,45 +19,60 @@ use crate::step::{Decision, Step};
 
 /// Returns the decision for `tf` at `now` without a run record.
 pub(super) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
+    let (steps, summary) = next(tf, seen, settings, now);
+    let view = View {
+        tf,
+        history: &History::default(),
+        record: None,
+        source: &seen.source,
+        stack: &seen.stack,
+        image: ImageView::default(),
+    };
+    Decision {
+        steps,
+        start: None,
+        status: view.status(&summary, now),
+        requeue_at: summary.requeue_at,
+    }
+}
+
+/// Returns the steps and the summary for `tf` at `now`.
+fn next(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> (Vec<Step>, Summary) {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     // The operator adds its finalizer before it creates the run record, and removes the finalizer last. So a resource without this
     // finalizer has nothing to destroy.
     if deleting && !has_finalizer(tf) {
-        return without_own_finalizer(tf, seen, now);
+        return (Vec::new(), without_own_finalizer());
     }
     if let Some(job) = seen.jobs.values().find(|job| !job.finished) {
-        return with_active_job(tf, seen, job, now);
+        return with_active_job(tf, job);
     }
     let leaves_all = deleting && keeps_all_objects(tf);
     if let Some(left_behind) = seen.left_behind.as_ref().filter(|_| !leaves_all) {
         if deleting && DeletionHold::of(tf) == Some(DeletionHold::Protected) {
-            return decision(tf, seen, Vec::new(), &deletion_hold::protected(tf), now);
+            return (Vec::new(), deletion_hold::protected(tf));
         }
-        if let Some((steps, summary)) = restore::release(tf, left_behind).filter(|_| deleting) {
-            return decision(tf, seen, steps, &summary, now);
-        }
-        let (steps, summary) = restore::take_over(tf, left_behind, settings, now);
-        return decision(tf, seen, steps, &summary, now);
+        let released = restore::release(tf, left_behind).filter(|_| deleting);
+        return released.unwrap_or_else(|| restore::take_over(tf, left_behind, settings, now));
     }
     if !deleting && let Some(summary) = restore::without_secrets(tf, seen, now) {
-        return decision(tf, seen, Vec::new(), &summary, now);
+        return (Vec::new(), summary);
     }
     match seen.nothing_left.filter(|_| deleting) {
-        Some(observed) => without_record_and_pin(tf, seen, observed, now),
-        None => create_record(tf, seen, now),
+        Some(observed) => without_record_and_pin(tf, seen, observed),
+        None => create_record(tf, seen),
     }
 }
 
-/// Returns the decision for a deleted resource that has only finalizers of other controllers. The operator writes status only.
-fn without_own_finalizer(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+/// Returns the summary of a deleted resource that has only finalizers of other controllers. The operator writes status only.
+fn without_own_finalizer() -> Summary {
     let message = "nothing to destroy; other finalizers remain";
-    let summary = Summary::busy(State::Destroying, Reason::Destroyed, message);
-    decision(tf, seen, Vec::new(), &summary, now)
+    Summary::busy(State::Destroying, Reason::Destroyed, message)
 }
 
-/// Returns the decision that adds the finalizer, sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`, and creates the run
-/// record. In a copied or restored resource, the annotation has the uid of the original.
-pub(super) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+/// Returns the steps that add the finalizer, set annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`, and create the run record, and
+/// the summary. In a copied or restored resource, the annotation has the uid of the original.
+fn create_record(tf: &Terraform, seen: &Seen) -> (Vec<Step>, Summary) {
     let history = History {
         reconcile_at: facts::requested(tf),
         ..History::default()
@@ -97,7 +112,7 @@ pub(super) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Deci
             "Awaiting processing",
         )
     };
-    decision(tf, seen, steps, &summary, now)
+    (steps, summary)
 }
 
 /// Whether `tf` is deleted and it is unknown whether anything was applied: `tf` is not a copy and has no status, pin or Job, and the value
@@ -125,10 +140,10 @@ fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
     job.max(pin).max(status).unwrap_or_default()
 }
 
-/// Returns the decision if the run record was deleted while `job` is active. No other run starts, and no object that the active run needs
-/// is deleted. If the resource is deleted and has annotation `alustan.io/abandon`, the Job is deleted, and its pod ends within its grace
-/// period.
-fn with_active_job(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
+/// Returns steps and summary if the run record was deleted while `job` is active. No other run starts, and no object that the active run
+/// needs is deleted. If the resource is deleted and has annotation `alustan.io/abandon`, the Job is deleted, and its pod ends within its
+/// grace period.
+fn with_active_job(tf: &Terraform, job: &OwnJob) -> (Vec<Step>, Summary) {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();
     if !deleting && !has_finalizer(tf) {
@@ -153,27 +168,20 @@ fn with_active_job(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) ->
         name = job.name,
         namespace = tf.namespace().unwrap_or_default(),
     );
-    decision(
-        tf,
-        seen,
-        steps,
-        &Summary::busy(state, Reason::RecordLost, message),
-        now,
-    )
+    (steps, Summary::busy(state, Reason::RecordLost, message))
 }
 
-/// Returns the decision for a deleted resource without run record and without pin. Status and Jobs show whether anything was applied: a
+/// Returns steps and summary of a deleted resource without run record and without pin. Status and Jobs show whether anything was applied: a
 /// successful destroy removes the apply from status, and clean-up deletes the Jobs before the run record.
 fn without_record_and_pin(
     tf: &Terraform,
     seen: &Seen,
     observed: NothingLeft,
-    now: Timestamp,
-) -> Decision {
+) -> (Vec<Step>, Summary) {
     let applied = facts::status_has_attempt(tf) || !seen.jobs.is_empty();
     let abandoned = keeps_all_objects(tf);
     if DeletionHold::of(tf) == Some(DeletionHold::Protected) && !abandoned {
-        return decision(tf, seen, Vec::new(), &deletion_hold::protected(tf), now);
+        return (Vec::new(), deletion_hold::protected(tf));
     }
     if applied && !abandoned && !observed.namespace_terminating {
         let message = format!(
@@ -182,11 +190,10 @@ fn without_record_and_pin(
             names::pin(&tf.name_any()),
             abandon_suffix(tf),
         );
-        let lost = Summary::stalled(Reason::PinLost, message);
-        return decision(tf, seen, Vec::new(), &lost, now);
+        return (Vec::new(), Summary::stalled(Reason::PinLost, message));
     }
     if is_unknown(tf, seen) && !abandoned && !observed.namespace_terminating {
-        return create_record(tf, seen, now);
+        return create_record(tf, seen);
     }
     let message = if observed.unreadable {
         deletion_hold::unreadable(tf)
@@ -211,29 +218,6 @@ fn without_record_and_pin(
         },
         Step::RemoveFinalizer,
     ];
-    let cleaned_up = Summary::busy(State::Destroying, Reason::Destroyed, message);
-    decision(tf, seen, steps, &cleaned_up, now)
-}
-
-fn decision(
-    tf: &Terraform,
-    seen: &Seen,
-    steps: Vec<Step>,
-    summary: &Summary,
-    now: Timestamp,
-) -> Decision {
-    let view = View {
-        tf,
-        history: &History::default(),
-        record: None,
-        source: &seen.source,
-        stack: &seen.stack,
-        image: ImageView::default(),
-    };
-    Decision {
-        steps,
-        start: None,
-        status: view.status(summary, now),
-        requeue_at: summary.requeue_at,
-    }
+    let summary = Summary::busy(State::Destroying, Reason::Destroyed, message);
+    (steps, summary)
 }
