@@ -130,13 +130,13 @@ impl<'a> StepExecutor<'a> {
             Step::SwapReport(progress) => self.swap_report(progress).await,
             Step::Ensure(object) => self.ensure(object).await,
             Step::PushContext => {
-                if let Some(push) = &self.observation.push {
+                if let Some(push) = &self.observation.image.push {
                     context_push::start(self.ctx, self.resource, push);
                 }
                 Ok(())
             }
             Step::PruneImages => {
-                if let Some(PruningSeen::Due(request)) = &self.observation.pruning {
+                if let Some(PruningSeen::Due(request)) = &self.observation.image.pruning {
                     pruning::start(self.ctx, self.tf, self.resource, request);
                 }
                 Ok(())

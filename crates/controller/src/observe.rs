@@ -1,5 +1,5 @@
-//! Reads the inputs of a reconcile: Kubernetes objects from watch caches and the API server, git repositories and registries from the
-//! caches of polled queries.
+//! Reads the inputs of a reconcile in two steps: first Kubernetes objects from watch caches and the API server, then git repositories and
+//! registries from the caches of polled queries. [`prepare`](alustan_core::decide::prepare::prepare) determines the queries.
 
 /// Unwraps the value of a `Result`, or returns the failure from the calling function.
 macro_rules! value_or_return {
@@ -29,11 +29,11 @@ use std::sync::Arc;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
 use alustan_api::{Reason, names};
-use alustan_core::model::base_image::base_image;
+use alustan_core::decide::prepare::{Prepared, Query};
 use alustan_core::model::facts::{self, open_run};
-use alustan_core::model::image::{self, ImagePlan};
+use alustan_core::model::image::{self, ImagePlan, ImageSeen};
 use alustan_core::model::pull_secret::docker_config;
-use alustan_core::model::{allow_lists, state_conflict};
+use alustan_core::model::state_conflict;
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
     Answer, BuildSeen, BuildState, CacheSeen, ForeignState, JobSeen, OutputsSeen, Ownership,
@@ -51,7 +51,7 @@ use serde::de::DeserializeOwned;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::observe::observer::{Observation, Observer};
+use crate::observe::observer::{ImageObservation, Observer, QueryCredentials};
 use crate::remote::prune_request::{PruneRequest, PruningSeen};
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries::{self, Repository};
@@ -79,11 +79,11 @@ impl Observer<'_> {
         state_conflict::conflict(self.tf, pin, readable(&resources))
     }
 
-    /// Reads the inputs of the reconcile.
+    /// Reads the objects of the cluster, and the credentials for [`Self::query`].
     ///
     /// # Errors
     /// If a call of the API server fails, or the run record or pin is unreadable or forged.
-    pub(crate) async fn observe(&self) -> Result<Observation, Error> {
+    pub(crate) async fn observe(&self) -> Result<(Seen, QueryCredentials), Error> {
         let (ctx, tf) = (self.ctx, self.tf);
         let StoredRecord {
             record,
@@ -92,43 +92,12 @@ impl Observer<'_> {
             nothing_left,
         } = record::read(ctx, tf).await?;
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
-        let inputs = inputs::read(self, docker).await?;
-        let namespace_uid = self.namespace_uid();
+        let Inputs {
+            seen: inputs,
+            credentials,
+        } = inputs::read(self, docker).await?;
+        let namespace_uid = self.namespace_uid().unwrap_or_default();
         let (allowed, accounts) = (ctx.allowed.now(), accounts::observe(ctx, tf).await?);
-        // If the allow lists refuse a resource that has no pin, send no request to its repository or registry.
-        let not_allowed = allow_lists::refusal(tf, &allowed, &accounts).filter(|_| pin.is_none());
-        let (source, base_image_answer) = match not_allowed {
-            Some(failure) => (failed_answer(failure.clone()), failed_answer(failure)),
-            None => (self.source(&inputs), self.base(record.as_ref(), &inputs)),
-        };
-        let plan = self.plan(
-            &source,
-            &base_image_answer,
-            namespace_uid.as_deref(),
-            record.as_ref(),
-        );
-        let build = match &plan {
-            Some(plan) => self.build(plan).await,
-            None => None,
-        };
-        let history = record.as_ref().map(|record| &record.history);
-        let pinned = plan
-            .as_ref()
-            .is_some_and(|plan| image::pinned(&plan.tag, pin.as_ref(), history).is_some());
-        let image = match &plan {
-            Some(plan) if !pinned => self.image(plan, build.as_ref(), &inputs),
-            _ => Answer::Pending,
-        };
-        let deleted = tf.metadata.deletion_timestamp.is_some();
-        let (push, artifact) = if deleted || !pinned {
-            self.artifact(&source, &inputs)
-        } else {
-            (None, None)
-        };
-        let pruning = plan
-            .as_ref()
-            .filter(|_| pinned && !deleted)
-            .and_then(|plan| self.pruning(plan, namespace_uid.as_deref(), &inputs.docker));
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
@@ -139,7 +108,7 @@ impl Observer<'_> {
             left_behind,
             is_copy: record.is_none() && self.is_copy(),
             nothing_left,
-            namespace_uid: namespace_uid.unwrap_or_default(),
+            namespace_uid,
             invalid: self
                 .unreadable
                 .cloned()
@@ -149,17 +118,8 @@ impl Observer<'_> {
             allowed,
             accounts,
             conflict: self.conflict(record.as_ref(), pin.as_ref()),
-            inputs: inputs.seen,
+            inputs,
             stack,
-            source: if plan.is_none() && base_image_answer.value().is_some() {
-                pending_if_known(source)
-            } else {
-                source
-            },
-            base: base_image_answer,
-            image,
-            artifact,
-            build,
             job,
             refused: self.denied(record.as_ref()),
             jobs: run_jobs::own_jobs(ctx, tf),
@@ -171,15 +131,64 @@ impl Observer<'_> {
             pin,
             notices,
             notified: ctx.notifier.notified(),
+        };
+        Ok((seen, credentials))
+    }
+
+    /// Returns the answers to the queries of `prepared`, and the build of the image. Sends the queries that are not sent yet. Ends the polling of
+    /// queries that this reconcile does not use.
+    pub(crate) async fn query(
+        &self,
+        prepared: &Prepared<'_>,
+        credentials: &QueryCredentials,
+    ) -> ImageObservation {
+        let source = self.source(prepared, credentials);
+        let base = self.base(prepared, credentials);
+        let plan = prepared.plan(&source, &base);
+        let (build, digest, is_pinned) = match &plan {
+            Some(plan) => {
+                self.ctx.memory.set_planned_image(self.resource, &plan.tag);
+                let build = self.build(plan).await;
+                match prepared.digest_query(plan) {
+                    Query::Answered(digest) => (build, digest, true),
+                    Query::Needed(()) => {
+                        let digest = self.image(plan, build.as_ref(), credentials);
+                        (build, digest, false)
+                    }
+                }
+            }
+            None => (None, Answer::Pending, false),
+        };
+        let deleted = self.tf.metadata.deletion_timestamp.is_some();
+        let (push, artifact) = if deleted || !is_pinned {
+            self.artifact(&source, credentials)
+        } else {
+            (None, None)
+        };
+        let pruning = plan
+            .as_ref()
+            .filter(|_| is_pinned && !deleted)
+            .and_then(|plan| self.pruning(plan, prepared.seen(), &credentials.docker));
+        let used = self.used_queries.lock().clone();
+        self.ctx.answers.keep(self.resource, &used);
+        let seen = ImageSeen {
+            source: if plan.is_none() && base.value().is_some() {
+                pending_if_known(source)
+            } else {
+                source
+            },
+            base,
+            plan,
+            digest,
+            artifact,
+            build,
             is_pruning_due: matches!(pruning, Some(PruningSeen::Due(_))),
         };
-        let used = self.used_queries.lock().clone();
-        ctx.answers.keep(self.resource, &used);
-        Ok(Observation {
+        ImageObservation {
             seen,
             push,
             pruning,
-        })
+        }
     }
 
     /// Returns the uid of the namespace. `None` until the API server has returned the uid.
@@ -196,39 +205,21 @@ impl Observer<'_> {
             .cloned()
     }
 
-    /// Returns the inputs of the image build. `None` until commit, base image and namespace uid are known.
-    fn plan(
+    /// Returns the commit and its context, or the previous commit while a new one is fetched. Without a commit, the operator also sends no query about
+    /// the image, the build and the push of the context.
+    fn source(
         &self,
-        source: &Answer<SourceSeen>,
-        base: &Answer<PinnedImage>,
-        namespace_uid: Option<&str>,
-        record: Option<&RecordSeen>,
-    ) -> Option<ImagePlan> {
-        let (tf, settings) = (self.tf, &self.ctx.settings);
-        let recorded = record.and_then(|record| record.history.architecture);
-        let architecture = settings.architecture_of(tf, recorded);
-        let plan = image::plan(
-            tf,
-            source.value()?,
-            base.value()?,
-            architecture,
-            namespace_uid?,
-            settings,
-        );
-        self.ctx.memory.set_planned_image(self.resource, &plan.tag);
-        Some(plan)
-    }
-
-    /// Returns the commit and its context, or the previous commit while a new one is fetched. Returns [`Answer::Pending`] for a suspended resource,
-    /// so that the operator sends no request to the git repository. Without a commit, the operator also sends no query about the image, the build and
-    /// the push of the context.
-    fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
-        if self.tf.spec.suspend {
-            // Drop the commit, so that runs after the suspension use the newest one.
-            self.ctx.memory.forget_source(self.resource);
-            return Answer::Pending;
+        prepared: &Prepared<'_>,
+        credentials: &QueryCredentials,
+    ) -> Answer<SourceSeen> {
+        if let Query::Answered(answer) = prepared.source_query(retry_at()) {
+            if answer == Answer::Pending {
+                // The resource is suspended. Drop the commit, so that runs after the suspension use the newest one.
+                self.ctx.memory.forget_source(self.resource);
+            }
+            return answer;
         }
-        let git = match &inputs.git {
+        let git = match &credentials.git {
             Ok(git) => git,
             Err(failure) => return failed_answer(failure.clone()),
         };
@@ -310,15 +301,12 @@ impl Observer<'_> {
     }
 
     /// Returns the base image by digest. If the run record has no base image for the current spec, asks the registry for the digest.
-    fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
-        let pinned = record.and_then(|record| record.history.base.as_ref());
-        let wanted = match base_image(self.tf, &self.ctx.settings, pinned) {
-            Ok(Ok(pinned)) => return Answer::Known(pinned),
-            Ok(Err(_)) if self.tf.spec.suspend => return Answer::Pending,
-            Ok(Err(wanted)) => wanted,
-            Err(failure) => return failed_answer(failure),
+    fn base(&self, prepared: &Prepared<'_>, credentials: &QueryCredentials) -> Answer<PinnedImage> {
+        let wanted = match prepared.base_query(retry_at()) {
+            Query::Needed(wanted) => wanted,
+            Query::Answered(answer) => return answer,
         };
-        let docker = match &inputs.docker {
+        let docker = match &credentials.docker {
             Ok(docker) => docker.as_ref(),
             Err(failure) => return failed_answer(failure.clone()),
         };
@@ -398,9 +386,9 @@ impl Observer<'_> {
         &self,
         plan: &ImagePlan,
         build: Option<&BuildSeen>,
-        inputs: &Inputs,
+        credentials: &QueryCredentials,
     ) -> Answer<Option<String>> {
-        let docker = match &inputs.docker {
+        let docker = match &credentials.docker {
             Ok(docker) => docker.as_ref(),
             Err(failure) => return failed_answer(failure.clone()),
         };
@@ -437,12 +425,12 @@ impl Observer<'_> {
     fn artifact(
         &self,
         source: &Answer<SourceSeen>,
-        inputs: &Inputs,
+        credentials: &QueryCredentials,
     ) -> (Option<PushRequest>, Option<Answer<String>>) {
         let Some(source) = source.value() else {
             return (None, None);
         };
-        match self.push_request(source, inputs) {
+        match self.push_request(source, credentials) {
             Ok(push) => {
                 self.use_query(&push.key);
                 let artifacts = &self.ctx.answers.artifacts;
@@ -453,9 +441,13 @@ impl Observer<'_> {
         }
     }
 
-    fn push_request(&self, source: &SourceSeen, inputs: &Inputs) -> Result<PushRequest, Failure> {
-        let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
-        let git = inputs.git.as_ref().map_err(Clone::clone)?;
+    fn push_request(
+        &self,
+        source: &SourceSeen,
+        credentials: &QueryCredentials,
+    ) -> Result<PushRequest, Failure> {
+        let docker = credentials.docker.as_ref().map_err(Clone::clone)?.as_ref();
+        let git = credentials.git.as_ref().map_err(Clone::clone)?;
         let repository = Repository::of(self.tf, git)?;
         PushRequest::new(&self.ctx.settings, self.tf, source, repository, docker)
     }
@@ -465,7 +457,7 @@ impl Observer<'_> {
     fn pruning(
         &self,
         plan: &ImagePlan,
-        namespace_uid: Option<&str>,
+        seen: &Seen,
         docker: &Result<Option<DockerConfig>, Failure>,
     ) -> Option<PruningSeen> {
         let prune = self.tf.spec.container_registry.prune.as_ref()?;
@@ -475,7 +467,7 @@ impl Observer<'_> {
             self.tf,
             prune,
             plan,
-            namespace_uid.unwrap_or_default(),
+            &seen.namespace_uid,
             docker.as_ref(),
             self.ctx.clock.now(),
         );
@@ -601,8 +593,13 @@ fn failed_answer<T>(failure: Failure) -> Answer<T> {
     Answer::Failed {
         failure,
         last: None,
-        retry_at: Timestamp::now() + queries::RETRY_DELAY,
+        retry_at: retry_at(),
     }
+}
+
+/// Returns the time of the next attempt after a query could not be sent.
+fn retry_at() -> Timestamp {
+    Timestamp::now() + queries::RETRY_DELAY
 }
 
 /// Replaces a known commit by [`Answer::Pending`]. Called while the uid of the namespace is unknown, because the tag of the runner image depends on

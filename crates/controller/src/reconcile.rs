@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use alustan_core::decide::decide;
+use alustan_core::decide::prepare::prepare;
 use alustan_core::model::facts::open_run;
 use alustan_core::observed::Seen;
+use alustan_core::step::Decision;
 use alustan_core::upstream_changes::ReconcileResult;
 use tracing::{Span, info};
 
@@ -12,7 +14,7 @@ use crate::apply::decision::{Applied, apply};
 use crate::apply::pruning;
 use crate::error::Error;
 use crate::forget::forget;
-use crate::observe::observer::{Observation, Observer};
+use crate::observe::observer::{Observation, Observer, QueryCredentials};
 use crate::reconciliation::Reconciliation;
 use crate::requeue::Outcome;
 use crate::resource::to_key;
@@ -25,22 +27,18 @@ use crate::status::{publish_events, report};
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
 pub(crate) async fn reconcile(reconciliation: &Reconciliation<'_>) -> Result<Outcome, Error> {
-    let Reconciliation {
-        ctx, tf, resource, ..
-    } = *reconciliation;
+    let Reconciliation { ctx, resource, .. } = *reconciliation;
     let observer = Observer::new(reconciliation);
-    let mut observation = observe(reconciliation, &observer).await?;
+    let (mut observation, mut decision) =
+        Box::pin(observe_and_decide(reconciliation, &observer)).await?;
     record_run_in_span(&observation.seen);
-    if let Some(build) = &observation.seen.build {
+    if let Some(build) = &observation.image.seen.build {
         ctx.metrics.record_build(build);
     }
-    let now = ctx.clock.now();
-    let mut decision = decide(tf, &observation.seen, &ctx.settings, now);
     if decision.start.is_some() && observer.requires_fresh_reads() {
-        observation = observe(reconciliation, &observer).await?;
-        decision = decide(tf, &observation.seen, &ctx.settings, now);
+        (observation, decision) = Box::pin(observe_and_decide(reconciliation, &observer)).await?;
     }
-    let outcome = Outcome::of(reconciliation, &observation.seen, &decision, now);
+    let outcome = Outcome::of(reconciliation, &observation, &decision);
     let applied = Box::pin(apply(reconciliation, &observation, decision)).await;
     let max_wait = Box::pin(report_applied(reconciliation, &observation, applied)).await?;
     ctx.memory.succeeded(resource);
@@ -50,12 +48,26 @@ pub(crate) async fn reconcile(reconciliation: &Reconciliation<'_>) -> Result<Out
     Ok(outcome.reported(max_wait, has_unsaved_notices))
 }
 
+/// Observes the cluster, sends the queries that the first phase of the decision determines, and decides.
+async fn observe_and_decide(
+    reconciliation: &Reconciliation<'_>,
+    observer: &Observer<'_>,
+) -> Result<(Observation, Decision), Error> {
+    let Reconciliation { ctx, tf, .. } = *reconciliation;
+    let (seen, credentials) = observe(reconciliation, observer).await?;
+    let now = ctx.clock.now();
+    let prepared = prepare(tf, &seen, &ctx.settings, now);
+    let image = Box::pin(observer.query(&prepared, &credentials)).await;
+    let decision = decide(prepared, &image.seen);
+    Ok((Observation { now, seen, image }, decision))
+}
+
 /// Observes the cluster. If that fails, reports the error in the status, and releases the slot of the resource if the resource has no active Job
 /// or pod.
 async fn observe(
     reconciliation: &Reconciliation<'_>,
     observer: &Observer<'_>,
-) -> Result<Observation, Error> {
+) -> Result<(Seen, QueryCredentials), Error> {
     let Reconciliation {
         ctx, tf, resource, ..
     } = *reconciliation;
@@ -82,9 +94,10 @@ async fn report_applied(
     } = *reconciliation;
     match applied {
         Applied::Done(status) => {
-            let result = ReconcileResult::of(tf, &observation.seen, &status);
+            let result =
+                ReconcileResult::of(tf, &observation.seen, &observation.image.seen, &status);
             ctx.upstream_activity.record(&to_key(resource), result);
-            if let Some(pruning) = &observation.pruning {
+            if let Some(pruning) = &observation.image.pruning {
                 pruning::publish_result(reconciliation, pruning).await;
             }
             report(reconciliation, status).await

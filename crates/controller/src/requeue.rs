@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use alustan_core::metacontroller::{Pace, pace};
-use alustan_core::observed::Seen;
 use alustan_core::step::Decision;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 use kube::runtime::controller::Action;
 use tracing::warn;
 
 use crate::args::Driver;
 use crate::context::Context;
 use crate::error::Error;
+use crate::observe::observer::Observation;
 use crate::reconciliation::Reconciliation;
 use crate::resource::{Ref, to_key};
 
@@ -46,34 +46,34 @@ impl Outcome {
         pace: Pace::UntilChanged,
     };
 
-    /// Returns the outcome of `decision`, made at `now`. Must be called before the decision is applied, because the pace of a queued run depends on
+    /// Returns the outcome of `decision`, based on `observation`. Must be called before the decision is applied, because the pace of a queued run depends on
     /// its place in the queue.
     pub(crate) fn of(
         reconciliation: &Reconciliation<'_>,
-        seen: &Seen,
+        observation: &Observation,
         decision: &Decision,
-        now: Timestamp,
     ) -> Self {
         let Reconciliation {
             ctx, tf, resource, ..
         } = *reconciliation;
+        let Observation { now, seen, image } = observation;
         let max_wait = if seen.stack.unwatched {
             UNWATCHED_INTERVAL
         } else {
             RESYNC_INTERVAL
         };
         let wait = decision.requeue_at.map_or(max_wait, |at| {
-            Duration::try_from(at.duration_since(now))
+            Duration::try_from(at.duration_since(*now))
                 .unwrap_or_default()
                 .clamp(MIN_REQUEUE_DELAY, max_wait)
         });
         // Metacontroller is not notified when a slot becomes free. It resyncs resources whose runs are next in the queue every two seconds, and
         // resources far back in the queue less often.
         let is_far = ctx.driver == Driver::Metacontroller
-            && ctx.dispatcher.is_far_back(&to_key(resource), now);
+            && ctx.dispatcher.is_far_back(&to_key(resource), *now);
         Self {
             requeue_after: Some(wait),
-            pace: pace(tf, seen, decision, signed(wait), is_far),
+            pace: pace(tf, seen, &image.seen, decision, signed(wait), is_far),
         }
     }
 

@@ -3,23 +3,25 @@
 use alustan_api::labels;
 use alustan_api::{ObjectKey, Terraform};
 use alustan_core::model::facts::{occupied, open_run};
-use alustan_core::observed::{BuildState, JobSeen, RecordSeen, Seen};
+use alustan_core::observed::{BuildSeen, BuildState, JobSeen, RecordSeen};
 use alustan_core::queue::Class;
 use kube::{Resource, ResourceExt};
 
 use crate::context::Context;
+use crate::observe::observer::Observation;
 use crate::observe::{jobs, pods};
 use crate::reconciliation::Reconciliation;
 use crate::resource::{Ref, to_key};
 use crate::watch::mapping::owner;
 
 /// Records whether the resource, which starts nothing now, holds a slot: it does while a run or a build of it is active.
-pub(crate) fn record_active(reconciliation: &Reconciliation<'_>, seen: &Seen) {
+pub(crate) fn record_active(reconciliation: &Reconciliation<'_>, observation: &Observation) {
     let Reconciliation {
         ctx, tf, resource, ..
     } = *reconciliation;
+    let Observation { seen, image, .. } = observation;
     let run = running_class(seen.record.as_ref(), seen.job.as_ref());
-    if run.is_some() || has_active_build(ctx, resource, tf, seen) {
+    if run.is_some() || has_active_build(ctx, resource, tf, image.seen.build.as_ref()) {
         ctx.dispatcher.record_running(&to_key(resource), run);
     } else {
         release(ctx, resource);
@@ -80,16 +82,18 @@ pub(crate) fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) 
 }
 
 /// Whether a build that `resource` started is active. A resource that waits for a build of another resource has no slot.
-fn has_active_build(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+fn has_active_build(
+    ctx: &Context,
+    resource: &Ref,
+    tf: &Terraform,
+    build: Option<&BuildSeen>,
+) -> bool {
     if tf.spec.suspend {
         // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
         let key = to_key(resource);
         return ctx.dispatcher.holds_slot(&key) && resources_with_runs(ctx).contains(&key);
     }
-    let active = seen
-        .build
-        .as_ref()
-        .filter(|build| matches!(build.state, BuildState::Active(_)));
+    let active = build.filter(|build| matches!(build.state, BuildState::Active(_)));
     let namespace = ctx.settings.build_namespace_of(tf);
     let job = active.and_then(|build| ctx.mirrors.jobs.get(namespace, &build.job));
     job.and_then(|job| owner(&ctx.settings, &*job)).as_ref() == Some(resource)

@@ -1,4 +1,6 @@
 //! Decides the next writes and the status of a resource from the observed state. Uses no client, no clock and no async code.
+//!
+//! A decision has two phases: [`prepare::prepare`] determines the queries to repository and registry, and [`decide`] uses their answers.
 
 mod active_run;
 mod applied;
@@ -16,6 +18,7 @@ mod next_action;
 mod next_step;
 mod old_jobs;
 mod opt_in;
+pub mod prepare;
 mod publish_outputs;
 mod queue_run;
 mod record_writes;
@@ -30,36 +33,44 @@ mod status_view;
 mod target;
 mod unchanged;
 
-use alustan_api::Terraform;
 use k8s_openapi::jiff::Timestamp;
 
 use self::case::{ReconcileCase, has_finalizer};
 use self::image_build::ImageAvailability;
 use self::next_step::Next;
+use self::prepare::Prepared;
 use self::target::Target;
+use crate::model::facts;
+use crate::model::image::ImageSeen;
 use crate::model::summary::Summary;
-use crate::model::{allow_lists, facts};
-use crate::observed::{OutputsSeen, Ownership, Seen};
-use crate::settings::Settings;
+use crate::observed::{OutputsSeen, Ownership};
 use crate::step::{Decision, Step};
 
-/// Returns the result of a reconcile of `tf` at `now`: writes, an optional run or build that waits for a slot, status and requeue time.
-pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
-    let manual_destroy = allow_lists::with_manual_destroy(tf, &seen.allowed);
-    let tf = manual_destroy.as_ref().unwrap_or(tf);
+/// Returns the result of a reconcile: writes, an optional run or build that waits for a slot, status and requeue time. `image`: answers to
+/// the queries of `prepared`, and the build of the image.
+pub fn decide(prepared: Prepared<'_>, image: &ImageSeen) -> Decision {
+    let Prepared {
+        tf,
+        seen,
+        settings,
+        now,
+        refusal,
+        recorded,
+    } = prepared;
+    let tf = &*tf;
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
-        let mut decision = missing_record::decide(tf, seen, settings, now);
+        let mut decision = missing_record::decide(tf, seen, &image.source, settings, now);
         decision
             .steps
             .splice(0..0, image_build::delete_build_secrets(seen));
         return decision;
     };
-    let manual_first_plan = restore::with_manual_first_plan(tf, &record.history);
-    let tf = manual_first_plan.as_ref().unwrap_or(tf);
     let mut case = ReconcileCase {
         tf,
         seen,
+        image,
+        refusal: refusal.as_ref(),
         settings,
         now,
         record,
@@ -68,7 +79,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         outputs: seen.outputs,
         steps: Vec::new(),
     };
-    if let Some(recorded) = run_result::record_result(tf, seen, now) {
+    if let Some(recorded) = recorded {
         case.steps = recorded.steps;
         case.current = recorded.record;
         case.history = recorded.history;
@@ -106,7 +117,7 @@ impl ReconcileCase<'_> {
         {
             self.renew_hashes(source, wanted);
         }
-        if self.seen.is_pruning_due && target.is_ok() {
+        if self.image.is_pruning_due && target.is_ok() {
             self.steps.push(Step::PruneImages);
         }
         let run = facts::open_run(&self.current).cloned();

@@ -1,6 +1,7 @@
 //! Pure decision logic of the operator: no client, no clock, no async.
 //!
-//! [`decide::decide`] maps a resource and an observation of its cluster, repository and registry to steps and a status.
+//! [`decide::prepare::prepare`] determines the queries to repository and registry from a resource and the observed objects of the cluster.
+//! [`decide::decide`] returns steps and a status once the queries are answered.
 //! [`queue::SlotLimits`] selects the runs that may start. [`leader_election::Elector`] decides the next operation on the Lease.
 //!
 //! Imports have one direction, which `cargo xtask imports` enforces: `observed` <- `model` <- `objects` <- `status` <- `decide`.

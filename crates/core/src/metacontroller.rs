@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::model::facts::{occupied, open_run};
+use crate::model::image::ImageSeen;
 use crate::observed::{Answer, Seen};
 use crate::step::Decision;
 
@@ -351,12 +352,13 @@ impl Pace {
 pub fn pace(
     tf: &Terraform,
     seen: &Seen,
+    image: &ImageSeen,
     decision: &Decision,
     wait: SignedDuration,
     is_far: bool,
 ) -> Pace {
     let is_queued = decision.start.is_some();
-    if is_busy(tf, seen, decision) || (is_queued && !is_far) {
+    if is_busy(tf, seen, image, decision) || (is_queued && !is_far) {
         Pace::AtWork
     } else if is_waiting(decision) && !is_queued {
         Pace::AtRest(wait.min(SignedDuration::from_secs(SOON.into())))
@@ -366,10 +368,10 @@ pub fn pace(
 }
 
 /// Whether a change is expected that metacontroller does not watch: progress of a run, a write of the operator, or the result of a query.
-fn is_busy(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
+fn is_busy(tf: &Terraform, seen: &Seen, image: &ImageSeen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let has_run = record.is_some_and(|record| open_run(&record.record).is_some());
-    let is_pending = seen.source == Answer::Pending || seen.base == Answer::Pending;
+    let is_pending = image.source == Answer::Pending || image.base == Answer::Pending;
     let has_query = is_pending && !tf.spec.suspend;
     has_run || has_query || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }

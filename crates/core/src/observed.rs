@@ -1,5 +1,5 @@
-//! [`Seen`]: what the operator observes about a resource in one reconcile. The inputs of `decide` are the resource, [`Seen`], the settings
-//! and the time.
+//! What the operator observes about a resource in one reconcile: [`Seen`], the objects of the cluster, and the parts of
+//! [`ImageSeen`](crate::model::image::ImageSeen), the runner image.
 
 pub mod allow_list;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alustan_api::NotificationEvent;
 use alustan_api::report::{Failure, RunReport};
 use alustan_api::run::{
-    History, Notices, Outputs, Pin, PinnedImage, RunInputs, RunProgress, RunRecord, ScriptTexts,
+    History, Notices, Outputs, Pin, RunInputs, RunProgress, RunRecord, ScriptTexts,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -49,7 +49,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// Everything observed about one resource.
+/// Observed objects of the cluster. Input of the first phase of a decision, [`prepare`](crate::decide::prepare::prepare).
 #[derive(Clone)]
 pub struct Seen {
     /// Run record and run report; `None` if the resource has no run record.
@@ -64,7 +64,7 @@ pub struct Seen {
     /// Set for a deleted resource that has neither a readable run record nor a readable pin, see [`NothingLeft`]. The operator has read the
     /// missing Secrets from the API server, because the watch cache may be stale.
     pub nothing_left: Option<NothingLeft>,
-    /// Uid of the namespace of the resource.
+    /// Uid of the namespace of the resource. Empty until the API server has returned the uid.
     pub namespace_uid: String,
     /// Failure of an invalid spec: a field that this version of the operator cannot read, an invalid URL or image name, or a reference to
     /// another resource that is not allowed.
@@ -79,18 +79,6 @@ pub struct Seen {
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
     /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`).
     pub stack: StackSeen,
-    /// Commit and context. The operator sends no request to repository and registry for a suspended resource: `source` and `image` are
-    /// [`Answer::Pending`], and `base` is known only from the run record.
-    pub source: Answer<SourceSeen>,
-    /// The base image, resolved to a digest.
-    pub base: Answer<PinnedImage>,
-    /// Digest of the runner image in the image plan ([`crate::model::image::plan`]); `None` if the registry does not contain the image.
-    pub image: Answer<Option<String>>,
-    /// Result of the push of the context to the registry: reference of the context, by digest. `None` if no push was started with
-    /// [`Step::PushContext`](crate::step::Step::PushContext).
-    pub artifact: Option<Answer<String>>,
-    /// Build Job of the runner image.
-    pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
     /// Why the API server refused the Job of the current run: a quota, a policy, or an existing Job of the same name.
@@ -108,9 +96,6 @@ pub struct Seen {
     /// Events for which the operator sends notifications for every resource, in addition to the events in `spec.notifications` of a
     /// resource.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Whether the removal of unused images from the registry is due. It is due if the resource is not deleted and uses its newest image,
-    /// `spec.containerRegistry.prune` is set, and no removal for this image has started today.
-    pub is_pruning_due: bool,
     /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] occurs only while the operator has outputs to publish. At other
     /// times, an object without the labels of this resource is observed as [`Ownership::Absent`].
     pub outputs: OutputsSeen,

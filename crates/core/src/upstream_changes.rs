@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use alustan_api::{Terraform, TerraformStatus};
 
 use crate::dependency_graph::{DependencyGraph, readiness_with};
+use crate::model::image::ImageSeen;
 use crate::observed::{Answer, DependencySeen, Readiness, Seen};
 use alustan_api::ObjectKey;
 
@@ -33,15 +34,15 @@ pub enum Activity {
 }
 
 impl ReconcileResult {
-    /// Builds the result of a reconcile of `tf` that observed `seen` and returned `status`.
-    pub fn of(tf: &Terraform, seen: &Seen, status: &TerraformStatus) -> Self {
+    /// Builds the result of a reconcile of `tf` that observed `seen` and `image`, and returned `status`.
+    pub fn of(tf: &Terraform, seen: &Seen, image: &ImageSeen, status: &TerraformStatus) -> Self {
         let has_condition = |kind: &str, value: &str| {
             let mut conditions = status.conditions.iter();
             conditions.any(|condition| condition.type_ == kind && condition.status == value)
         };
         let activity = if tf.spec.suspend || tf.metadata.deletion_timestamp.is_some() {
             Activity::Idle
-        } else if seen.source == Answer::Pending || has_condition("Ready", "Unknown") {
+        } else if image.source == Answer::Pending || has_condition("Ready", "Unknown") {
             Activity::Busy
         } else if has_condition("Ready", "False") && !are_ready(&seen.stack.dependencies) {
             Activity::Blocked

@@ -46,7 +46,7 @@ pub(crate) async fn apply(
             slots::release(reconciliation.ctx, reconciliation.resource);
         }
         Some(_) => {}
-        None => slots::record_active(reconciliation, &observation.seen),
+        None => slots::record_active(reconciliation, observation),
     }
     let releases = |step: &Step| matches!(step, Step::RemoveFinalizer);
     match result {

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::call::call;
 use crate::error::{Error, ReadResult};
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Observer, QueryCredentials};
 use crate::recent_reads::{MAX_AGE, RecentReads, Values};
 use crate::resource::Ref;
 
@@ -34,10 +34,7 @@ const DOCKERCFG: &str = ".dockercfg";
 pub(super) struct Inputs {
     /// Inputs of runs. [`Incomplete`]: the inputs that exist, and the failure of the first missing one.
     pub(super) seen: Result<InputsSeen, Box<Incomplete>>,
-    /// Credentials for the repository.
-    pub(super) git: Result<Credentials, Failure>,
-    /// Credentials for the registry. `None`: anonymous access.
-    pub(super) docker: Result<Option<DockerConfig>, Failure>,
+    pub(super) credentials: QueryCredentials,
 }
 
 /// Reads all inputs that the resource of the `observer` refers to. `pinned` is the docker configuration in the pin, which replaces a missing or
@@ -75,7 +72,8 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     let docker = registry.map(|registry| registry.map(|registry| registry.config));
     let pinned_config = || DockerConfig::parse(pinned?.as_bytes()).ok();
     let docker = docker.or_else(|failure| pinned_config().map(Some).ok_or(failure));
-    Ok(Inputs { seen, git, docker })
+    let credentials = QueryCredentials { git, docker };
+    Ok(Inputs { seen, credentials })
 }
 
 /// Git credentials from the Secret that the spec refers to.

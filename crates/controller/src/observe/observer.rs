@@ -4,7 +4,11 @@ use std::collections::HashSet;
 
 use alustan_api::Terraform;
 use alustan_api::report::Failure;
+use alustan_core::model::image::ImageSeen;
 use alustan_core::observed::Seen;
+use alustan_registry::DockerConfig;
+use alustan_source::Credentials;
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::context::Context;
@@ -24,14 +28,30 @@ pub(crate) struct Observer<'a> {
     pub(super) reads: Mutex<InputReads>,
 }
 
-/// Everything observed in one reconcile: the inputs of decisions, and the requests that a decision may start.
+/// Everything observed in one reconcile.
 pub(crate) struct Observation {
+    /// Time of the decision.
+    pub(crate) now: Timestamp,
     pub(crate) seen: Seen,
+    pub(crate) image: ImageObservation,
+}
+
+/// Answers to the queries of a reconcile, and the requests that a decision may start.
+pub(crate) struct ImageObservation {
+    pub(crate) seen: ImageSeen,
     /// Push of the context. `None` if the context is unknown, or if its credentials are invalid.
     pub(crate) push: Option<PushRequest>,
     /// Pruning of the registry repository, if the pruning is due, finished or impossible. `None` if `spec.containerRegistry.prune` is not set or the
     /// pruning is active.
     pub(crate) pruning: Option<PruningSeen>,
+}
+
+/// Credentials of the queries to repository and registry, or the failure if their Secret is missing or invalid.
+pub(crate) struct QueryCredentials {
+    /// Credentials for the repository.
+    pub(super) git: Result<Credentials, Failure>,
+    /// Credentials for the registry. `None`: anonymous access.
+    pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
 /// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::observe_and_decide;
 use crate::apply::context_push::sender;
 use crate::apply::decision::{Applied, apply};
 use crate::apply::step_executor::StepExecutor;
@@ -224,7 +225,9 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let web = Ref::new("web").within("team");
     let reconciliation = reconciliation(&ctx, &tf, &web);
     let observer = Observer::new(&reconciliation);
-    let observation = Box::pin(observer.observe()).await.unwrap();
+    let (observation, _) = Box::pin(observe_and_decide(&reconciliation, &observer))
+        .await
+        .unwrap();
     let left = TakeOver {
         uid: "u1".to_owned(),
         version: "1".to_owned(),
@@ -309,7 +312,7 @@ async fn input_values_and_scripts_have_a_size_limit() {
         let web = Ref::new("web").within("team");
         let reconciliation = reconciliation(&ctx, &tf, &web);
         let observer = Observer::new(&reconciliation);
-        let seen = Box::pin(observer.observe()).await.unwrap().seen;
+        let seen = Box::pin(observer.observe()).await.unwrap().0;
         let missing = [
             seen.inputs.err().map(|incomplete| incomplete.failure),
             seen.stack.variables.missing,
@@ -359,7 +362,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let web = Ref::new("web").within("team");
     let observe = async |observer: &Observer<'_>| {
-        let seen = Box::pin(observer.observe()).await.unwrap().seen;
+        let seen = Box::pin(observer.observe()).await.unwrap().0;
         assert!(seen.found().runner.contains_key("credentials"));
     };
     let reads = || {
@@ -490,7 +493,9 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     let web = Ref::new("web").within("team");
     let reconciliation = reconciliation(&ctx, &tf, &web);
     let observer = Observer::new(&reconciliation);
-    let mut observation = Box::pin(observer.observe()).await.unwrap();
+    let (mut observation, _) = Box::pin(observe_and_decide(&reconciliation, &observer))
+        .await
+        .unwrap();
     let mut record = open_record();
     let check = Step::CheckRecord(Box::new(Swap::unchanged(&record.record)));
     for (version, sent) in [("1", 1), ("2", 1), ("3", 2)] {
@@ -596,7 +601,9 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let web = Ref::new("web").within("team");
     let reconciliation = reconciliation(&ctx, &tf, &web);
     let observer = Observer::new(&reconciliation);
-    let observation = Box::pin(observer.observe()).await.unwrap();
+    let (observation, _) = Box::pin(observe_and_decide(&reconciliation, &observer))
+        .await
+        .unwrap();
     let key = ObjectKey::new("team", "web");
     ctx.dispatcher.record_running(&key, Some(Class::Change));
     let decision = Decision {
@@ -643,7 +650,9 @@ async fn denied_job_is_remembered_with_its_reason() {
         let web = Ref::new("web").within("team");
         let reconciliation = reconciliation(&ctx, &tf, &web);
         let observer = Observer::new(&reconciliation);
-        let observation = Box::pin(observer.observe()).await.unwrap();
+        let (observation, _) = Box::pin(observe_and_decide(&reconciliation, &observer))
+            .await
+            .unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
         let mut executor = StepExecutor::new(&reconciliation, &observation);
         assert!(Box::pin(executor.enact(&[create])).await.is_err());
@@ -716,7 +725,7 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let web = Ref::new("web").within("team");
     let reconciliation = reconciliation(&ctx, &tf, &web);
     let observer = Observer::new(&reconciliation);
-    let stack = Box::pin(observer.observe()).await.unwrap().seen.stack;
+    let stack = Box::pin(observer.observe()).await.unwrap().0.stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
     let mut lists: Vec<_> = requests

@@ -1,10 +1,12 @@
 //! Input of one reconcile, and what the reconcile has decided so far.
 
 use alustan_api::Terraform;
+use alustan_api::report::Failure;
 use alustan_api::run::{History, RunRecord};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
+use crate::model::image::ImageSeen;
 use crate::observed::{OutputsSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 use crate::step::Step;
@@ -17,6 +19,9 @@ pub(super) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 pub(super) struct ReconcileCase<'a> {
     pub(super) tf: &'a Terraform,
     pub(super) seen: &'a Seen,
+    pub(super) image: &'a ImageSeen,
+    /// Violation of the allow lists that prevents builds and runs.
+    pub(super) refusal: Option<&'a Failure>,
     pub(super) settings: &'a Settings,
     pub(super) now: Timestamp,
     pub(super) record: &'a RecordSeen,

@@ -395,7 +395,7 @@ fn destroy(
     run: &RunRequest,
     image: Option<(ImagePlan, String)>,
 ) -> Decision {
-    let pushed_context = &case.seen.artifact;
+    let pushed_context = &case.image.artifact;
     let in_repository = destroy_run::is_in_repository(&case, run);
     if run.unpack && in_repository && matches!(pushed_context, None | Some(Answer::Pending)) {
         let push = pushed_context.is_none().then_some(Step::PushContext);

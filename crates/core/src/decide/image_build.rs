@@ -65,30 +65,28 @@ pub(super) fn image(
     source: &SourceSeen,
     plan: &ImagePlan,
 ) -> ImageAvailability {
-    let (seen, history) = (case.seen, Some(&case.history));
-    if let Some(digest) = image::pinned(&plan.tag, seen.pin.as_ref(), history) {
-        return ImageAvailability::Ready(digest.to_owned());
-    }
-    match &seen.image {
+    match &case.image.digest {
         Answer::Known(Some(digest)) => ImageAvailability::Ready(digest.clone()),
         Answer::Known(None) => build(case, source, plan),
-        Answer::Pending => missing(
-            Vec::new(),
-            Summary::busy(
-                State::Building,
-                Reason::ImageLookup,
-                "looking up the runner image in the registry",
-            ),
-        ),
+        Answer::Pending => missing(Vec::new(), image_lookup()),
         Answer::Failed {
             failure, retry_at, ..
-        } => match &seen.build {
+        } => match &case.image.build {
             Some(build) if failure.reason == Reason::ImageMissing => {
                 missing_after_build(case, plan, build, failure, *retry_at)
             }
             _ => missing(Vec::new(), query_failure(failure, *retry_at, case.now)),
         },
     }
+}
+
+/// Returns the summary of a pending query for the digest of the runner image.
+pub(super) fn image_lookup() -> Summary {
+    Summary::busy(
+        State::Building,
+        Reason::ImageLookup,
+        "looking up the runner image in the registry",
+    )
 }
 
 /// Handles a successful `build` whose image is not in the registry. After [`DIGEST_TIMEOUT`], the build is handled as failed.
@@ -139,7 +137,7 @@ fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     if facts::asked(case.tf, &case.history) && failures.of == failure_key(case, plan) {
         return reset_failures(case);
     }
-    let Some(build) = &case.seen.build else {
+    let Some(build) = &case.image.build else {
         return start_build(case, source, plan);
     };
     match &build.state {
@@ -326,7 +324,7 @@ fn start_build(
     if let Some(unsupported) = service_account_unsupported(tf, case.settings) {
         return missing(Vec::new(), unsupported);
     }
-    let artifact = match &seen.artifact {
+    let artifact = match &case.image.artifact {
         Some(Answer::Known(artifact)) => artifact,
         Some(Answer::Failed {
             failure, retry_at, ..

@@ -12,19 +12,25 @@ use crate::decide::{deletion_hold, restore, state_volume};
 use crate::model::facts::{self, DeletionHold, is_abandoned, keeps_all_objects};
 use crate::model::summary::{Summary, UNKNOWN_HISTORY, abandon_suffix};
 use crate::objects::secrets;
-use crate::observed::{NothingLeft, OwnJob, Seen};
+use crate::observed::{Answer, NothingLeft, OwnJob, Seen, SourceSeen};
 use crate::settings::Settings;
 use crate::status::render::{ImageView, View};
 use crate::step::{Decision, Step};
 
 /// Returns the decision for `tf` at `now` without a run record.
-pub(super) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
+pub(super) fn decide(
+    tf: &Terraform,
+    seen: &Seen,
+    source: &Answer<SourceSeen>,
+    settings: &Settings,
+    now: Timestamp,
+) -> Decision {
     let (steps, summary) = next(tf, seen, settings, now);
     let view = View {
         tf,
         history: &History::default(),
         record: None,
-        source: &seen.source,
+        source,
         stack: &seen.stack,
         image: ImageView::default(),
     };

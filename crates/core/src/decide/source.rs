@@ -17,7 +17,7 @@ impl ReconcileCase<'_> {
     /// Returns a summary if the query to the repository is pending or failed, and no earlier answer is usable.
     pub(super) fn source(&self) -> Result<SourceSeen, Summary> {
         let has_active_run = facts::open_run(&self.current).is_some();
-        match &self.seen.source {
+        match &self.image.source {
             Answer::Pending if self.tf.spec.suspend || has_active_run => {
                 self.last_source().ok_or_else(fetching)
             }

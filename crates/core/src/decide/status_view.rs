@@ -36,7 +36,7 @@ impl ReconcileCase<'_> {
             tf: self.tf,
             history: &self.history,
             record: Some(&self.current),
-            source: &self.seen.source,
+            source: &self.image.source,
             stack: &self.seen.stack,
             image: ImageView {
                 plan,
@@ -53,11 +53,11 @@ impl ReconcileCase<'_> {
             failure,
             last: None,
             ..
-        } = &self.seen.base
+        } = &self.image.base
         {
             return Some(problem(failure));
         }
-        match (&self.seen.image, &self.seen.artifact, &self.seen.build) {
+        match (&self.image.digest, &self.image.artifact, &self.image.build) {
             (Answer::Failed { failure, .. }, _, _)
             | (_, Some(Answer::Failed { failure, .. }), _) => Some(problem(failure)),
             (_, _, Some(build)) => match &build.state {

@@ -6,11 +6,12 @@ use alustan_api::run::{BackendInputs, PinnedImage, RunInputs};
 use alustan_api::{Reason, State};
 
 use crate::decide::case::{CONFLICT, ReconcileCase};
+use crate::decide::image_build::image_lookup;
 use crate::decide::opt_in::engine_too_old;
 use crate::model::config_hash::Config;
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary};
-use crate::model::{allow_lists, base_image, run_inputs, state_conflict, state_slots};
+use crate::model::{base_image, run_inputs, state_conflict, state_slots};
 use crate::observed::{Answer, SourceSeen};
 
 /// The configuration to apply.
@@ -56,10 +57,8 @@ impl ReconcileCase<'_> {
         if let Some(violation) = image::settings_violation(self.tf, self.settings) {
             return Err(summary::configuration_failure(&violation));
         }
-        if let Some(refusal) =
-            allow_lists::refusal(self.tf, &self.seen.allowed, &self.seen.accounts)
-        {
-            return Err(self.not_allowed(&refusal));
+        if let Some(refusal) = self.refusal {
+            return Err(self.not_allowed(refusal));
         }
         let seen = self
             .seen
@@ -97,7 +96,7 @@ impl ReconcileCase<'_> {
             .missing
             .as_ref()
             .and_then(|_| self.missing_dependency());
-        let runner = base.and_then(|base| self.runner(&source, base, &inputs.backend));
+        let runner = base.and_then(|base| self.runner(base, &inputs.backend));
         let own_hash = config.own_hash.clone();
         let wanted = missing.map_or(Ok(RunConfig { inputs, config }), Err);
         Ok(Target {
@@ -110,7 +109,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the resolved base image; after a failed lookup, the last known base image.
     fn base(&self) -> Result<PinnedImage, Summary> {
-        match &self.seen.base {
+        match &self.image.base {
             Answer::Known(base)
             | Answer::Failed {
                 last: Some(base), ..
@@ -128,26 +127,18 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the runner image for `source`, based on `base`.
+    /// Returns the runner image, based on `base`.
     ///
     /// # Errors
     ///
-    /// Fails if a change to the engine in `base` requires `spec.engine.allowSwitch`, or if this engine is too old for the configuration of
-    /// `backend`.
-    fn runner(
-        &self,
-        source: &SourceSeen,
-        base: PinnedImage,
-        backend: &BackendInputs,
-    ) -> Result<Runner, Summary> {
+    /// Fails if a change to the engine in `base` requires `spec.engine.allowSwitch`, if this engine is too old for the configuration of
+    /// `backend`, or if the image plan is not known yet.
+    fn runner(&self, base: PinnedImage, backend: &BackendInputs) -> Result<Runner, Summary> {
         let refused = self.engine_change_refusal(&base);
         if let Some(refused) = refused.or_else(|| engine_too_old(&base, backend)) {
             return Err(refused);
         }
-        let uid = &self.seen.namespace_uid;
-        let recorded = self.history.architecture;
-        let architecture = self.settings.architecture_of(self.tf, recorded);
-        let plan = image::plan(self.tf, source, &base, architecture, uid, self.settings);
+        let plan = self.image.plan.clone().ok_or_else(image_lookup)?;
         Ok(Runner { base, plan })
     }
 

@@ -21,7 +21,7 @@ impl ReconcileCase<'_> {
         if let Some(status) = self.waiting_status_while_querying() {
             return Some(status);
         }
-        let source_unknown = match &self.seen.source {
+        let source_unknown = match &self.image.source {
             Answer::Pending => true,
             Answer::Failed {
                 failure,
@@ -45,7 +45,7 @@ impl ReconcileCase<'_> {
         let source_applied = generation_observed || (is_idle && self.is_last_source_applied());
         (is_ready(status) && source_applied).then(|| {
             let view = self.view(None, None);
-            if self.seen.source == Answer::Pending && generation_observed {
+            if self.image.source == Answer::Pending && generation_observed {
                 return status.clone();
             }
             if is_idle {
@@ -67,7 +67,7 @@ impl ReconcileCase<'_> {
     /// Returns the unchanged status of a waiting resource ([`Self::waiting_status`]) while the query to the repository is pending, for
     /// example after a restart of the operator.
     fn waiting_status_while_querying(&self) -> Option<TerraformStatus> {
-        let query_pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
+        let query_pending = self.image.source == Answer::Pending && self.seen.inputs.is_ok();
         self.waiting_status().filter(|_| query_pending)
     }
 

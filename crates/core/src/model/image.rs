@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::digest;
 use crate::model::base_image;
-use crate::observed::SourceSeen;
+use crate::observed::{Answer, BuildSeen, SourceSeen};
 use crate::settings::Settings;
 
 /// Layout version of runner images.
@@ -37,6 +37,29 @@ pub struct ImagePlan {
     /// Path, in the context, of the user's Dockerfile (`containerRegistry.dockerfile`). The build appends the text in field `dockerfile` to
     /// the user's Dockerfile.
     pub user_dockerfile: Option<String>,
+}
+
+/// Runner image of a resource: what it is built from, its digest and its build. Input of the second phase of a decision,
+/// [`decide`](crate::decide::decide).
+#[derive(Clone)]
+pub struct ImageSeen {
+    /// Commit and context. The operator sends no request to repository and registry for a suspended resource: `source` and `digest` are
+    /// [`Answer::Pending`], and `base` is known only from the run record.
+    pub source: Answer<SourceSeen>,
+    /// The base image, resolved to a digest.
+    pub base: Answer<PinnedImage>,
+    /// Inputs of the image build, see [`Prepared::plan`](crate::decide::prepare::Prepared::plan). `None` until they are known.
+    pub plan: Option<ImagePlan>,
+    /// Digest of the image of `plan`, in the pin or in the registry; `None` if the registry does not contain the image.
+    pub digest: Answer<Option<String>>,
+    /// Result of the push of the context to the registry: reference of the context, by digest. `None` if no push was started with
+    /// [`Step::PushContext`](crate::step::Step::PushContext).
+    pub artifact: Option<Answer<String>>,
+    /// Build Job of the runner image.
+    pub build: Option<BuildSeen>,
+    /// Whether the removal of unused images from the registry is due. It is due if the resource is not deleted and uses its newest image,
+    /// `spec.containerRegistry.prune` is set, and no removal for this image has started today.
+    pub is_pruning_due: bool,
 }
 
 /// Returns the failure if the operator does not support or allow the image settings in the spec of `tf`.

@@ -12,7 +12,6 @@ use alustan_api::run::{
     RunSpec, StateLock,
 };
 use alustan_api::{Engine, EngineName, Reason, labels, names};
-use alustan_core::decide::decide;
 use alustan_core::model::facts::open_run;
 use alustan_core::observed::Seen;
 use alustan_core::step::{Decision, Keep, Object, Step};
@@ -599,14 +598,14 @@ fn forged_report_affects_only_its_resource() {
             }
             world.now += SignedDuration::from_hours(later);
             let seen = forge(&mut world, &forged);
-            let decision = decide(world.tf(), &seen, &world.settings, world.now);
-            check(&world, &seen, &decision);
+            let (observation, decision) = world.decide(seen);
+            check(&world, &observation.seen, &decision);
             // If a forged report says that a destroy run succeeded, the operator removes the finalizer. The operator cannot detect this
             // forgery.
             if decision.steps.iter().any(|step| matches!(step, Step::RemoveFinalizer)) {
                 break;
             }
-            world.execute(ReconcileFaults::default(), &seen, decision);
+            world.execute(ReconcileFaults::default(), &observation, decision);
         }
     });
 }

@@ -28,7 +28,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 pub(crate) use ledger::{Ledger, Situation};
-pub(crate) use observe::Memory;
+pub(crate) use observe::{Memory, Observation};
 pub(crate) use runner::{Pod, PodEvent, Stage};
 
 use crate::fixtures::{self, Edit};

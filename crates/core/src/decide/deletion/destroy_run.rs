@@ -91,7 +91,7 @@ fn in_base_image(
     base: String,
     architecture: Architecture,
 ) -> RunRequest {
-    let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
+    let pushed = case.image.artifact.as_ref().and_then(Answer::value);
     let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();
     match artifact.or_else(|| run.artifact.clone()) {
         Some(artifact) => RunRequest {
@@ -107,7 +107,7 @@ fn in_base_image(
 
 /// Whether the context of `run` is the context of the current commit. If so, the operator can push the context to the registry again.
 pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bool {
-    let source = case.seen.source.value();
+    let source = case.image.source.value();
     source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
 }
 

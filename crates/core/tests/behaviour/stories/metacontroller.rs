@@ -1,13 +1,12 @@
 //! Resync intervals that the operator requests from metacontroller. Metacontroller does not watch the objects that the operator creates, so
 //! the resource is reconciled at these intervals.
 
-use alustan_core::decide::decide;
 use alustan_core::metacontroller::{Pace, pace};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::stack::stalled;
 use crate::fixtures::{self, Edit as _};
-use crate::world::{PodEvent, World};
+use crate::world::{Observation, PodEvent, World};
 
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -15,8 +14,8 @@ impl World {
     /// Returns the resync interval that the operator requests from metacontroller for the current observation.
     fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
-        let decision = decide(self.tf(), &seen, &self.settings, self.now);
-        pace(self.tf(), &seen, &decision, AN_HOUR, false)
+        let (Observation { seen, image }, decision) = self.decide(seen);
+        pace(self.tf(), &seen, &image, &decision, AN_HOUR, false)
     }
 
     fn is_polled_soon(&mut self) -> bool {
@@ -101,8 +100,8 @@ fn resource_far_back_in_the_queue_is_polled_as_at_rest() {
     world.settle();
     assert_eq!(world.reason(), "Queued");
     let seen = world.observe(0);
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
-    let pace = |is_far| pace(world.tf(), &seen, &decision, AN_HOUR, is_far);
+    let (Observation { seen, image }, decision) = world.decide(seen);
+    let pace = |is_far| pace(world.tf(), &seen, &image, &decision, AN_HOUR, is_far);
     assert_eq!(pace(true), Pace::AtRest(AN_HOUR));
     assert_eq!(pace(false), Pace::AtWork, "it may be the next");
 }

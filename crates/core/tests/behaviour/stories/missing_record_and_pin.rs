@@ -1,7 +1,6 @@
 //! Rule 13: a resource is deleted, and the API server has no readable run record and no readable pin of the resource.
 
 use alustan_api::ABANDON;
-use alustan_core::decide::decide;
 use alustan_core::observed::NothingLeft;
 use rstest::rstest;
 
@@ -32,7 +31,7 @@ fn deletion_without_record_and_pin_is_decided_by_status(
         namespace_terminating,
         unreadable: false,
     });
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let (_, decision) = world.decide(seen);
     assert_eq!(step_names(&decision.steps), steps);
     let ready = &decision.status.conditions[0];
     assert_eq!(
@@ -54,7 +53,7 @@ fn abandoned_resource_with_unreadable_record_keeps_objects() {
         namespace_terminating: false,
         unreadable: true,
     });
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let (_, decision) = world.decide(seen);
     assert_eq!(
         step_names(&decision.steps),
         [

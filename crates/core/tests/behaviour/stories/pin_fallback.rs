@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use alustan_api::Terraform;
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunInputs, RunKind};
-use alustan_core::decide::decide;
 use alustan_core::observed::CacheSeen;
 use alustan_core::step::{Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
@@ -125,7 +124,7 @@ fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
     let live = [("TOKEN".to_owned(), "live".to_owned())].into();
     inputs.runner.insert("other".to_owned(), live);
     seen.inputs = Ok(inputs);
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let (_, decision) = world.decide(seen);
     let start = decision.start.expect("a run");
     let mut swaps = start.steps.into_iter().filter_map(|step| match step {
         Step::SwapRecord(swap) => Some(swap.inputs),

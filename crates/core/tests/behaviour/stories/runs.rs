@@ -48,7 +48,8 @@ fn objects_precede_run_record_and_pin_precedes_job() {
             stale: None,
         });
         world.memory.query_started = false;
-        world.observe(0);
+        let seen = world.observe(0);
+        world.decide(seen);
         if let Some(start) = reconciled.decision.start {
             break start;
         }

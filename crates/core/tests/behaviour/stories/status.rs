@@ -3,7 +3,7 @@
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
 use alustan_api::{Reason, State};
-use alustan_core::decide::decide;
+use alustan_core::model::image::ImageSeen;
 use alustan_core::model::summary::differences;
 use alustan_core::observed::{Answer, OwnJob};
 use alustan_core::status::render::with_failure;
@@ -166,7 +166,7 @@ fn old_jobs_are_deleted_during_a_run_except_its_own() {
         lingers: false,
     };
     seen.jobs = (-3..=2).map(|number| (number, job(number))).collect();
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let (_, decision) = world.decide(seen);
     assert_eq!(
         step_names(&decision.steps),
         ["DeleteJob web-apply--2", "DeleteJob web-apply--3"],
@@ -185,7 +185,7 @@ fn job_with_running_sidecar_is_deleted_after_its_run() {
         };
         let number = seen.record.as_ref().unwrap().record.number;
         seen.jobs = [(number, job)].into();
-        let decision = decide(world.tf(), &seen, &world.settings, world.now);
+        let (_, decision) = world.decide(seen);
         step_names(&decision.steps).contains(&"DeleteJob web-apply-x".to_owned())
     };
     let mut world = World::applied();
@@ -199,14 +199,17 @@ fn job_with_running_sidecar_is_deleted_after_its_run() {
 fn missing_branch_blocks_new_runs() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
-    let mut seen = world.observe(0);
+    let seen = world.observe(0);
     let message = "branch main does not exist; set spec.gitRepo.branch";
-    seen.source = Answer::Failed {
-        failure: failure(FailureClass::User, "BranchNotFound", message),
-        last: seen.source.value().cloned(),
-        retry_at: world.now,
-    };
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let retry_at = world.now;
+    let (_, decision) = world.decide_with(seen, |image| ImageSeen {
+        source: Answer::Failed {
+            failure: failure(FailureClass::User, "BranchNotFound", message),
+            last: image.source.value().cloned(),
+            retry_at,
+        },
+        ..image
+    });
     assert!(decision.start.is_none());
     assert_eq!(condition(&decision.status, "Stalled"), "True");
     assert!(

@@ -2,7 +2,6 @@
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
-use alustan_core::decide::decide;
 use alustan_core::observed::NothingLeft;
 
 use super::step_names;
@@ -107,7 +106,7 @@ fn resource_in_terminating_namespace_is_released() {
         namespace_terminating: true,
         unreadable: false,
     });
-    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let (_, decision) = world.decide(seen);
     let steps = ["CleanUp", "RemoveFinalizer"];
     assert_eq!(step_names(&decision.steps), steps);
 }

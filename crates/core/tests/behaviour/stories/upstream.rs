@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_core::dependency_graph::DependencyGraph;
-use alustan_core::observed::{DependencySeen, Readiness, Seen};
+use alustan_core::observed::{DependencySeen, Readiness};
 use alustan_core::upstream_changes::{Activity, ReconcileResult, changing, versions};
 use proptest::prelude::*;
 use rstest::rstest;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::dependency_graph::{Graph, reachable_from, set_ready, stacks};
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::World;
+use crate::world::{Observation, World};
 
 fn key(i: usize) -> ObjectKey {
     ObjectKey::new("team", format!("r{i}"))
@@ -273,9 +273,9 @@ fn activity_follows_conditions_and_dependencies(
 ) {
     let mut tf = terraform();
     set_ready(&mut tf, ready, "Because");
-    let activity = |tf: &Terraform, seen: &Seen| {
+    let activity = |tf: &Terraform, Observation { seen, image }: &Observation| {
         let status = tf.status.clone().unwrap_or_default();
-        ReconcileResult::of(tf, seen, &status).activity
+        ReconcileResult::of(tf, seen, image, &status).activity
     };
     let mut world = World::new();
     let readiness = if dependency_ready {
@@ -288,13 +288,17 @@ fn activity_follows_conditions_and_dependencies(
         name: "network".to_owned(),
         readiness,
     }];
-    let pending = world.observe(0);
+    let mut observe = || {
+        let seen = world.observe(0);
+        world.decide(seen).0
+    };
+    let pending = observe();
     assert_eq!(
         activity(&tf, &pending),
         Activity::Busy,
         "nothing is known yet"
     );
-    assert_eq!(activity(&tf, &world.observe(0)), expected);
+    assert_eq!(activity(&tf, &observe()), expected);
     let suspended = tf.with("/suspend", json!(true));
     assert_eq!(
         activity(&suspended, &pending),

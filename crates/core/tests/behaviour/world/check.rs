@@ -4,15 +4,15 @@ use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
 use alustan_api::{DeletionPolicy, State, TerraformStatus};
 use alustan_core::model::facts::{self, open_run};
-use alustan_core::observed::{RecordSeen, Seen};
+use alustan_core::observed::RecordSeen;
 use alustan_core::step::{Decision, Step};
 
-use super::{World, condition};
+use super::{Observation, World, condition};
 
 impl World {
     /// Checks that each status is consistent, that its message says what to do or when the next attempt is, and that `Ready` is correct and
     /// stable.
-    pub(crate) fn check(&self, decision: &Decision, seen: &Seen) {
+    pub(crate) fn check(&self, decision: &Decision, observation: &Observation) {
         assert!(
             decision.start.is_none() || !self.is_kept(),
             "a run is started for what is deleted and to be kept"
@@ -21,9 +21,9 @@ impl World {
         for status in statuses.chain(decision.start.as_ref().map(|start| &start.status)) {
             self.check_status(status);
             if condition(status, "Ready") == "True" {
-                self.may_be_ready(status, seen);
+                self.may_be_ready(status, observation);
             } else if self.is_ready() {
-                self.may_be_busy(status, decision, seen);
+                self.may_be_busy(status, decision, observation);
             }
         }
     }
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    fn may_be_ready(&self, status: &TerraformStatus, seen: &Seen) {
+    fn may_be_ready(&self, status: &TerraformStatus, observation: &Observation) {
         assert!(
             !self.is_deleted(),
             "a deleted resource is ready: {status:?}"
@@ -86,7 +86,7 @@ impl World {
             !self.real.partial,
             "a half-done change is ready: {status:?}"
         );
-        if let Some(wanted) = self.wanted(seen) {
+        if let Some(wanted) = self.wanted(observation) {
             assert_eq!(
                 self.real.config.as_ref(),
                 Some(&wanted),
@@ -96,7 +96,13 @@ impl World {
     }
     /// Checks that a Ready resource becomes not Ready only for one of these reasons: a failure, a requested run, a failed health check, a
     /// missing input, the deletion, or a change of the wanted configuration. Drift and a restart of the controller are no valid reasons.
-    fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
+    fn may_be_busy(
+        &self,
+        status: &TerraformStatus,
+        decision: &Decision,
+        observation: &Observation,
+    ) {
+        let seen = &observation.seen;
         let failed = matches!(status.state, State::Failed | State::Stalled)
             || decision.steps.iter().any(records_failures);
         let disturbed = seen
@@ -108,7 +114,7 @@ impl World {
         if failed || disturbed || sick || self.is_deleted() || seen.inputs.is_err() {
             return;
         }
-        let wanted = self.wanted(seen);
+        let wanted = self.wanted(observation);
         let is_applied = wanted.is_none() || wanted == self.real.config;
         let generation = self.status().observed_generation;
         assert!(

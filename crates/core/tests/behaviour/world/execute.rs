@@ -3,7 +3,6 @@
 use alustan_api::labels::Component;
 use alustan_api::run::{Pin, RunProgress, RunRecord, key};
 use alustan_api::{Reason, names};
-use alustan_core::decide::decide;
 use alustan_core::model::{admission, image, progress};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
@@ -16,7 +15,9 @@ use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
 use kube_core::ResourceExt;
 
-use super::{Build, Config, Job, Ledger, ReconcileFaults, Reconciled, Situation, World};
+use super::{
+    Build, Config, Job, Ledger, Observation, ReconcileFaults, Reconciled, Situation, World,
+};
 
 /// Why a reconcile ended early.
 enum Ended {
@@ -48,20 +49,21 @@ impl World {
     /// Reconciles the resource. If the observed run record is current, also checks the decision.
     pub(crate) fn reconcile_with(&mut self, faults: ReconcileFaults) -> Reconciled {
         let seen = self.observe(faults.stale.unwrap_or_default());
-        let decision = decide(self.tf(), &seen, &self.settings, self.now);
+        let (observation, decision) = self.decide(seen);
         if faults.stale.is_none() {
-            self.check(&decision, &seen);
+            self.check(&decision, &observation);
         }
-        self.execute(faults, &seen, decision)
+        self.execute(faults, &observation, decision)
     }
 
-    /// Executes `decision`, based on `seen`.
+    /// Executes `decision`, based on `observation`.
     pub(crate) fn execute(
         &mut self,
         faults: ReconcileFaults,
-        seen: &Seen,
+        observation: &Observation,
         decision: Decision,
     ) -> Reconciled {
+        let seen = &observation.seen;
         if self.tf().spec.suspend {
             self.ledger.reached(Situation::Suspended);
         }
@@ -76,14 +78,14 @@ impl World {
                 .and_then(|record| record.report_version.clone()),
             remaining_writes: faults.crash,
             wrote: false,
-            wanted: self.wanted(seen),
+            wanted: self.wanted(observation),
         };
         let mut started = false;
-        let mut result = self.execute_steps(&decision.steps, seen, &mut execution);
+        let mut result = self.execute_steps(&decision.steps, observation, &mut execution);
         if let (Ok(()), Some(start)) = (&result, &decision.start) {
             if self.has_free_slot {
                 started = true;
-                result = self.execute_steps(&start.steps, seen, &mut execution);
+                result = self.execute_steps(&start.steps, observation, &mut execution);
             } else {
                 self.ledger.reached(Situation::NoRoom);
             }
@@ -137,18 +139,18 @@ impl World {
     fn execute_steps(
         &mut self,
         steps: &[Step],
-        seen: &Seen,
+        observation: &Observation,
         execution: &mut StepExecution,
     ) -> Result<(), Ended> {
         steps
             .iter()
-            .try_for_each(|step| self.execute_step(step, seen, execution))
+            .try_for_each(|step| self.execute_step(step, observation, execution))
     }
 
     fn execute_step(
         &mut self,
         step: &Step,
-        seen: &Seen,
+        observation: &Observation,
         execution: &mut StepExecution,
     ) -> Result<(), Ended> {
         if let Step::CleanUp { kept } = step {
@@ -175,9 +177,10 @@ impl World {
             {
                 return Err(Ended::QuotaExhausted);
             }
-            Step::Ensure(object) => self.ensure(object, seen),
+            Step::Ensure(object) => self.ensure(object, &observation.seen),
             Step::PushContext => {
-                let artifact = image::artifact(self.tf(), seen.source.value().unwrap());
+                let source = observation.image.source.value().unwrap();
+                let artifact = image::artifact(self.tf(), source);
                 self.artifacts.insert(artifact.clone());
                 self.memory.query_started |= self.memory.pushed.insert(artifact);
             }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Anything, BackendSpec, Script, names};
+use alustan_core::decide::decide;
+use alustan_core::decide::prepare::{Prepared, Query, prepare};
 use alustan_core::model::admission;
-use alustan_core::model::base_image::base_image;
-use alustan_core::model::image::{self, ImagePlan};
+use alustan_core::model::image::{self, ImagePlan, ImageSeen};
 use alustan_core::model::pull_secret::docker_config;
 use alustan_core::model::{allow_lists, state_conflict};
 use alustan_core::observed::{
@@ -15,11 +16,18 @@ use alustan_core::observed::{
     NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::status::notifications;
+use alustan_core::step::Decision;
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use super::{Config, Situation, Stage, World};
 use crate::fixtures::failure;
+
+/// Everything that a reconcile observes.
+pub(crate) struct Observation {
+    pub(crate) seen: Seen,
+    pub(crate) image: ImageSeen,
+}
 
 /// Query results that the controller received since its start.
 #[derive(Clone, Debug, Default)]
@@ -57,23 +65,12 @@ const NO_REGCRED: &str =
     "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
 
 impl World {
-    /// Returns what a reconcile observes. `stale`: age of the observed run record, in versions.
+    /// Returns the objects of the cluster that a reconcile observes. `stale`: age of the observed run record, in versions.
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {
             notifications::restore_stored(&mut self.notices, &record.history.notices);
         }
-        let source = self.source();
-        let base = self.base(record.as_ref());
-        let recorded = record
-            .as_ref()
-            .and_then(|record| record.history.architecture);
-        let architecture = self.settings.architecture_of(self.tf(), recorded);
-        let plan = source.value().zip(base.value()).map(|(source, base)| {
-            let settings = &self.settings;
-            image::plan(self.tf(), source, base, architecture, NAMESPACE, settings)
-        });
-        let build = plan.as_ref().and_then(|plan| self.build(plan));
         let nothing = self.is_deleted() && self.record.is_none() && self.pin.is_none();
         let nothing_left = nothing.then_some(NothingLeft {
             namespace_terminating: false,
@@ -86,10 +83,6 @@ impl World {
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),
             stack: self.stack.clone(),
-            image: plan
-                .as_ref()
-                .map_or(Answer::Pending, |plan| self.image(plan)),
-            artifact: source.value().and_then(|source| self.artifact(source)),
             job: record.as_ref().and_then(|record| self.job(record)),
             refused: record.as_ref().and_then(|record| self.not_admitted(record)),
             jobs: self.own_jobs(),
@@ -103,12 +96,44 @@ impl World {
             outputs: self.outputs,
             notices: self.notices.clone(),
             notified: self.operator_events.clone(),
-            is_pruning_due: self.pruning_is_due,
             pin: self.pin.clone(),
             record,
+        }
+    }
+
+    /// Returns the decision of a reconcile that observes `seen`, and what it is based on.
+    pub(crate) fn decide(&mut self, seen: Seen) -> (Observation, Decision) {
+        self.decide_with(seen, |image| image)
+    }
+
+    /// Like [`Self::decide`], with the answers to queries that `change` returns.
+    pub(crate) fn decide_with(
+        &mut self,
+        seen: Seen,
+        change: impl FnOnce(ImageSeen) -> ImageSeen,
+    ) -> (Observation, Decision) {
+        let (tf, settings) = (self.tf().clone(), self.settings.clone());
+        let prepared = prepare(&tf, &seen, &settings, self.now);
+        let image = change(self.query(&prepared));
+        let decision = decide(prepared, &image);
+        (Observation { seen, image }, decision)
+    }
+
+    /// Returns the answers to the queries of `prepared`.
+    fn query(&mut self, prepared: &Prepared<'_>) -> ImageSeen {
+        let source = self.source(prepared);
+        let base = self.base(prepared);
+        let plan = prepared.plan(&source, &base);
+        ImageSeen {
+            digest: plan
+                .as_ref()
+                .map_or(Answer::Pending, |plan| self.digest(prepared, plan)),
+            artifact: source.value().and_then(|source| self.artifact(source)),
+            build: plan.as_ref().and_then(|plan| self.build(plan)),
+            is_pruning_due: self.pruning_is_due,
             source,
             base,
-            build,
+            plan,
         }
     }
 
@@ -138,10 +163,12 @@ impl World {
         self.earlier_records.get(index).cloned().flatten()
     }
 
-    fn source(&mut self) -> Answer<SourceSeen> {
-        if self.tf().spec.suspend {
-            self.memory.forget_source();
-            return Answer::Pending;
+    fn source(&mut self, prepared: &Prepared<'_>) -> Answer<SourceSeen> {
+        if let Query::Answered(answer) = prepared.source_query(self.next_minute()) {
+            if answer == Answer::Pending {
+                self.memory.forget_source();
+            }
+            return answer;
         }
         if !self.memory.is_answered("source".to_owned()) {
             return Answer::Pending;
@@ -171,19 +198,10 @@ impl World {
         Answer::Known(source)
     }
 
-    fn base(&mut self, record: Option<&RecordSeen>) -> Answer<PinnedImage> {
-        let pinned = record.and_then(|record| record.history.base.as_ref());
-        let wanted = match base_image(self.tf(), &self.settings, pinned) {
-            Ok(Ok(pinned)) => return Answer::Known(pinned),
-            Ok(Err(_)) if self.tf().spec.suspend => return Answer::Pending,
-            Ok(Err(wanted)) => wanted,
-            Err(failure) => {
-                return Answer::Failed {
-                    failure,
-                    last: None,
-                    retry_at: self.next_minute(),
-                };
-            }
+    fn base(&mut self, prepared: &Prepared<'_>) -> Answer<PinnedImage> {
+        let wanted = match prepared.base_query(self.next_minute()) {
+            Query::Needed(wanted) => wanted,
+            Query::Answered(answer) => return answer,
         };
         if !self
             .memory
@@ -198,7 +216,10 @@ impl World {
         Answer::Known(wanted.pinned(resolved))
     }
 
-    fn image(&mut self, plan: &ImagePlan) -> Answer<Option<String>> {
+    fn digest(&mut self, prepared: &Prepared<'_>, plan: &ImagePlan) -> Answer<Option<String>> {
+        if let Query::Answered(answer) = prepared.digest_query(plan) {
+            return answer;
+        }
         let image_and_tag = (
             self.tf().spec.container_registry.image_name.clone(),
             plan.tag.clone(),
@@ -431,8 +452,9 @@ impl World {
         of_pods.chain(self.jobs.iter().map(from_job)).collect()
     }
 
-    /// Returns the configuration that the user wants, or `None` if the controller cannot derive it from `seen`.
-    pub(crate) fn wanted(&self, seen: &Seen) -> Option<Config> {
+    /// Returns the configuration that the user wants, or `None` if the controller cannot derive it from `observation`.
+    pub(crate) fn wanted(&self, observation: &Observation) -> Option<Config> {
+        let Observation { seen, image } = observation;
         if seen.stack.variables.missing.is_some() {
             return None;
         }
@@ -442,7 +464,7 @@ impl World {
             pinned.filter(|pinned| **pinned == git_repo)?;
             self.status().source?.context?
         } else {
-            let source = seen.source.value().or(self.memory.source.as_ref());
+            let source = image.source.value().or(self.memory.source.as_ref());
             source?.context.clone()
         };
         let inputs = seen.inputs.as_ref().ok()?;
