@@ -98,10 +98,11 @@ fn an_empty_list_allows_nothing() {
 }
 
 #[test]
-fn forbidden_resource_stalls_without_build_and_run() {
+fn forbidden_resource_stalls_without_query_and_build() {
     let mut world = World::new();
     world.allow_lists = lists(&[("registries", "registry.other")]);
     world.settle();
+    assert!(world.memory.has_no_query());
     assert!(world.builds.is_empty() && world.jobs.is_empty());
     let status = world.status();
     assert_eq!(

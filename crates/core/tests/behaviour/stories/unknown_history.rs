@@ -1,8 +1,11 @@
 //! Rule 13: a resource is deleted, and it is unknown whether a run has applied anything. Destroy runs, and succeeds with an empty state.
 
+use std::sync::Arc;
+
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
 use alustan_core::observed::NothingLeft;
+use alustan_core::observed::allow_list::Allowed;
 
 use super::step_names;
 use crate::fixtures::{Edit as _, at, terraform};
@@ -95,6 +98,20 @@ fn orphaned_or_protected_resource_starts_no_destroy() {
         assert!(world.ledger.kinds.is_empty());
         assert_eq!(world.tf.is_none(), policy == "Orphan");
     }
+}
+
+/// The effective spec of a deleted resource has the approval that the allow lists require. So they do not refuse the queries of a resource
+/// without a pin.
+#[test]
+fn destroy_by_spec_waits_for_the_required_approval() {
+    let mut created = World::applied();
+    let mut world = restored();
+    world.real = std::mem::take(&mut created.real);
+    let manual = [("destroy".to_owned(), "Manual".to_owned())].into();
+    world.allow_lists = Arc::new(Allowed::read(&manual));
+    world.delete().settle();
+    assert!(world.pin.is_none());
+    world.is_destroyed_once_approved();
 }
 
 #[test]

@@ -50,6 +50,11 @@ impl Memory {
         !new
     }
 
+    /// Whether no query was made.
+    pub(crate) fn has_no_query(&self) -> bool {
+        self.queries.is_empty()
+    }
+
     /// Forgets the commit, so that the next observation queries the repository again.
     fn forget_source(&mut self) {
         self.queries.remove("source");
