@@ -10,7 +10,7 @@ use alustan_core::step::Decision;
 use alustan_core::upstream_changes::ReconcileResult;
 use tracing::{Span, info};
 
-use crate::apply::decision::{Applied, apply};
+use crate::apply::decision::{Executed, apply};
 use crate::apply::pruning;
 use crate::error::Error;
 use crate::forget::forget;
@@ -35,12 +35,12 @@ pub(crate) async fn reconcile(reconciliation: &Reconciliation<'_>) -> Result<Out
     if let Some(build) = &observation.image.seen.build {
         ctx.metrics.record_build(build);
     }
-    if decision.start.is_some() && observer.requires_fresh_reads() {
+    if decision.start.is_some() && observer.discard_reused_reads() {
         (observation, decision) = Box::pin(observe_and_decide(reconciliation, &observer)).await?;
     }
     let outcome = Outcome::of(reconciliation, &observation, &decision);
-    let applied = Box::pin(apply(reconciliation, &observation, decision)).await;
-    let max_wait = Box::pin(report_applied(reconciliation, &observation, applied)).await?;
+    let executed = Box::pin(apply(reconciliation, &observation, decision)).await;
+    let max_wait = Box::pin(report_executed(reconciliation, &observation, executed)).await?;
     ctx.memory.succeeded(resource);
     let has_unsaved_notices = ctx
         .notifier
@@ -84,16 +84,16 @@ async fn observe(
 }
 
 /// Reports the status after a decision was applied. Returns the maximum time until the next reconcile, if the status requires one.
-async fn report_applied(
+async fn report_executed(
     reconciliation: &Reconciliation<'_>,
     observation: &Observation,
-    applied: Applied,
+    executed: Executed,
 ) -> Result<Option<Duration>, Error> {
     let Reconciliation {
         ctx, tf, resource, ..
     } = *reconciliation;
-    match applied {
-        Applied::Done(status) => {
+    match executed {
+        Executed::Done(status) => {
             let result =
                 ReconcileResult::of(tf, &observation.seen, &observation.image.seen, &status);
             ctx.upstream_activity.record(&to_key(resource), result);
@@ -102,14 +102,14 @@ async fn report_applied(
             }
             report(reconciliation, status).await
         }
-        Applied::Released(status) => {
+        Executed::FinalizerRemoved(status) => {
             info!(resource = %resource, "released: {}", status.message);
             publish_events(ctx, tf, &status).await;
             forget(ctx, resource);
             Ok(None)
         }
-        Applied::Failed(_, error) if error.is_conflict() || error.is_not_leading() => Err(error),
-        Applied::Failed(status, error) => {
+        Executed::Failed(_, error) if error.is_conflict() || error.is_not_leading() => Err(error),
+        Executed::Failed(status, error) => {
             let status = failure_status(ctx, tf, status, &error);
             report(reconciliation, status).await?;
             Err(error)

@@ -13,12 +13,12 @@ use crate::reconciliation::Reconciliation;
 use crate::resource::to_key;
 use crate::slots;
 
-/// Result of an applied decision, with the status to report.
-pub(crate) enum Applied {
+/// Result of the execution of a decision, with the status to report.
+pub(crate) enum Executed {
     /// All steps were executed.
     Done(TerraformStatus),
     /// All steps were executed, and the last one removed the finalizer.
-    Released(TerraformStatus),
+    FinalizerRemoved(TerraformStatus),
     /// A step failed. Later steps were not executed.
     Failed(TerraformStatus, Error),
 }
@@ -28,7 +28,7 @@ pub(crate) async fn apply(
     reconciliation: &Reconciliation<'_>,
     observation: &Observation,
     decision: Decision,
-) -> Applied {
+) -> Executed {
     let Decision {
         steps,
         start,
@@ -50,9 +50,9 @@ pub(crate) async fn apply(
     }
     let releases = |step: &Step| matches!(step, Step::RemoveFinalizer);
     match result {
-        Ok(()) if steps.iter().any(releases) => Applied::Released(status),
-        Ok(()) => Applied::Done(status),
-        Err(error) => Applied::Failed(status, error),
+        Ok(()) if steps.iter().any(releases) => Executed::FinalizerRemoved(status),
+        Ok(()) => Executed::Done(status),
+        Err(error) => Executed::Failed(status, error),
     }
 }
 

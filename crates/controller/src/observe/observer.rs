@@ -96,7 +96,7 @@ impl<'a> Observer<'a> {
 
     /// Makes the next observation of this reconcile read all objects from the API server. Returns false if the previous observation reused no object:
     /// then a new observation is not needed.
-    pub(crate) fn requires_fresh_reads(&self) -> bool {
+    pub(crate) fn discard_reused_reads(&self) -> bool {
         let mut reads = self.reads.lock();
         let is_reused = *reads == InputReads::Reused;
         *reads = InputReads::Fresh;

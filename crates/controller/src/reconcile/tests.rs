@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use super::observe_and_decide;
 use crate::apply::context_push::sender;
-use crate::apply::decision::{Applied, apply};
+use crate::apply::decision::{Executed, apply};
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::attempt::reconcile_object;
@@ -375,11 +375,11 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     let reconciliation = reconciliation(&ctx, &tf, &web);
     let first = Observer::new(&reconciliation);
     observe(&first).await;
-    assert!(!first.requires_fresh_reads(), "nothing to reuse");
+    assert!(!first.discard_reused_reads(), "nothing to reuse");
     let second = Observer::new(&reconciliation);
     observe(&second).await;
     assert_eq!(reads(), 1);
-    assert!(second.requires_fresh_reads(), "before the start of a run");
+    assert!(second.discard_reused_reads(), "before the start of a run");
     observe(&second).await;
     assert_eq!(reads(), 2);
     ctx.inputs
@@ -617,7 +617,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         requeue_at: None,
     };
     let applied = Box::pin(apply(&reconciliation, &observation, decision)).await;
-    assert!(matches!(applied, Applied::Failed(..)));
+    assert!(matches!(applied, Executed::Failed(..)));
     assert!(!ctx.dispatcher.holds_slot(&key));
 }
 

@@ -13,7 +13,7 @@ use crate::step::Step;
 
 /// Requeue interval of a resource if the change that it waits for does not requeue it. Examples: its state belongs to another resource, or
 /// its ServiceAccount does not allow runs.
-pub(super) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const RECHECK_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 
 /// Input of a reconcile of a resource, and the steps and records that the reconcile has computed so far.
 pub(super) struct ReconcileCase<'a> {

@@ -10,7 +10,7 @@ use alustan_api::{NotificationEvent, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use crate::decide::case::{CONFLICT, ReconcileCase};
+use crate::decide::case::{RECHECK_INTERVAL, ReconcileCase};
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::image_outcome::ImageWait;
 use crate::decide::start_run::{self, RunRequest};
@@ -164,7 +164,7 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
     if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {
         let message = format!("{}{}", conflict.message, abandon_suffix(case.tf));
         let summary = Summary {
-            requeue_at: Some(case.now + CONFLICT),
+            requeue_at: Some(case.now + RECHECK_INTERVAL),
             ..Summary::stalled(&conflict.reason, message)
         };
         return case.done(&summary, None, None);

@@ -4,15 +4,13 @@
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Trigger, WaitingSince};
 use alustan_api::{Reason, State};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
-use crate::decide::case::ReconcileCase;
+use crate::decide::case::{RECHECK_INTERVAL, ReconcileCase};
 use crate::model::summary::{Summary, abandon_suffix};
 use crate::observed::TestSeen;
 use crate::status::dependencies::{failure_of, obstacle};
 
-/// Requeue interval of a resource that waits for other objects, because the operator does not watch all of them.
-const RECHECK_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of dependents that a message names.
 const NAMES: usize = 10;
 

@@ -8,7 +8,7 @@ use alustan_api::{ApprovalMode, KEPT, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use crate::decide::case::CONFLICT;
+use crate::decide::case::RECHECK_INTERVAL;
 use crate::model::facts;
 use crate::model::progress;
 use crate::model::restored_record::{Rebound, rebound};
@@ -126,7 +126,7 @@ pub(super) fn take_over(
             tf.namespace().unwrap_or_default()
         );
         let waiting = Summary {
-            requeue_at: Some(now + CONFLICT),
+            requeue_at: Some(now + RECHECK_INTERVAL),
             ..Summary::blocked(State::Pending, Reason::RestorePending, message)
         };
         return (Vec::new(), waiting);
@@ -221,7 +221,7 @@ impl Obstacle {
         // The resource that owns the run record may be in another namespace. Its deletion does not requeue `tf`, so `tf` is requeued
         // periodically.
         let requeue_at = match self {
-            Self::Conflict => Some(now + CONFLICT),
+            Self::Conflict => Some(now + RECHECK_INTERVAL),
             Self::NotRequested | Self::Unreadable => None,
         };
         Summary {

@@ -5,7 +5,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunInputs};
 use alustan_api::{Reason, State};
 
-use crate::decide::case::{CONFLICT, ReconcileCase};
+use crate::decide::case::{RECHECK_INTERVAL, ReconcileCase};
 use crate::decide::image_build::image_lookup;
 use crate::decide::opt_in::engine_too_old;
 use crate::model::config_hash::Config;
@@ -143,14 +143,14 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of `refusal`, a violation of the allow lists. If the spec names `ServiceAccount`s, requeues after the interval
-    /// [`CONFLICT`], because the operator does not watch ServiceAccounts.
+    /// [`RECHECK_INTERVAL`], because the operator does not watch ServiceAccounts.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let summary = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
             FailureClass::User | FailureClass::Module => summary::configuration_failure(refusal),
         };
         Summary {
-            requeue_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
+            requeue_at: (!self.seen.accounts.is_empty()).then(|| self.now + RECHECK_INTERVAL),
             ..summary
         }
     }
@@ -163,7 +163,7 @@ impl ReconcileCase<'_> {
         let address_counts = same_config || !state_conflict::is_address_reported(self.tf);
         let conflict = self.seen.conflict.as_ref().filter(|_| address_counts)?;
         Some(Summary {
-            requeue_at: Some(self.now + CONFLICT),
+            requeue_at: Some(self.now + RECHECK_INTERVAL),
             ..summary::configuration_failure(conflict)
         })
     }

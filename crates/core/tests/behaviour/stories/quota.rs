@@ -36,7 +36,10 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
     let record = world.record.as_ref().unwrap();
     assert_eq!(record.record.phase, RunPhase::Recorded, "its place is free");
     assert_eq!(
-        (record.history.failures.count, record.history.failures.transient),
+        (
+            record.history.failures.count,
+            record.history.failures.transient
+        ),
         (0, 1)
     );
     let status = world.status();
