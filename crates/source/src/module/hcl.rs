@@ -51,7 +51,7 @@ enum Part<'t> {
     Bracket(u8),
     Quote,
     /// A heredoc, with the word on the line that ends the heredoc.
-    Heredoc(&'t [u8]),
+    Heredoc(&'t str),
 }
 
 struct Scanner<'t> {
@@ -211,7 +211,8 @@ impl<'t> Scanner<'t> {
                 _ => return Err("mismatched brackets"),
             },
             b'<' => {
-                if let Some((word, length)) = heredoc_start(self.rest()) {
+                let rest = self.text.get(self.at..).unwrap_or_default();
+                if let Some((word, length)) = heredoc_start(rest) {
                     self.at += length;
                     open.push(Part::Heredoc(word));
                 }
@@ -243,12 +244,12 @@ impl<'t> Scanner<'t> {
     }
 
     /// Reads a heredoc to the end of its closing line, without the newline, or to an interpolation in it.
-    fn heredoc(&mut self, word: &[u8], open: &mut Vec<Part<'t>>) -> Scanned {
+    fn heredoc(&mut self, word: &str, open: &mut Vec<Part<'t>>) -> Scanned {
         while let Some(byte) = self.peek() {
             if self.at.checked_sub(1).and_then(|at| self.byte(at)) == Some(b'\n') {
-                let rest = self.rest();
-                let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
-                if line.trim_ascii() == word {
+                let rest = self.text.get(self.at..).unwrap_or_default();
+                let line = rest.split('\n').next().unwrap_or_default();
+                if line.trim() == word {
                     self.at += line.len();
                     open.pop();
                     return Ok(());
@@ -370,13 +371,13 @@ fn is_word(byte: u8) -> bool {
 
 /// Reads the first line of a heredoc. `rest` starts with the second `<` of the line. Returns the word that ends the heredoc, and the length
 /// of the line in `rest`.
-fn heredoc_start(rest: &[u8]) -> Option<(&[u8], usize)> {
-    let after = rest.strip_prefix(b"<")?;
-    let after = after.strip_prefix(b"-").unwrap_or(after);
-    let length = after.iter().take_while(|byte| is_word(**byte)).count();
+fn heredoc_start(rest: &str) -> Option<(&str, usize)> {
+    let after = rest.strip_prefix('<')?;
+    let after = after.strip_prefix('-').unwrap_or(after);
+    let length = after.bytes().take_while(|byte| is_word(*byte)).count();
     let (word, end) = after.split_at_checked(length)?;
-    let end = end.strip_prefix(b"\r").unwrap_or(end);
-    let body = end.strip_prefix(b"\n")?;
+    let end = end.strip_prefix('\r').unwrap_or(end);
+    let body = end.strip_prefix('\n')?;
     (length > 0).then_some((word, rest.len() - body.len()))
 }
 

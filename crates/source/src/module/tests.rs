@@ -112,6 +112,7 @@ fn module_block_without_a_source_is_ignored() {
 #[case::line_breaks_in_an_interpolation("a = \"${\n  b\n}\"\n")]
 #[case::heredoc("a = <<EOT\n} \" ${ b(\"}\") } $${ \\\nEOT2\n EOT x\nEOT\n")]
 #[case::indented_heredoc("a {\n  b = <<-EOT\n    }\n    EOT\n}\n")]
+#[case::heredoc_end_between_unicode_spaces("a = <<EOT\n}\n\u{a0}\u{b}EOT\u{2028}\u{85}\n")]
 #[case::heredoc_in_an_interpolation("a = <<A\n${ b(<<B\nA\n}\nB\n) } A\nA\n")]
 #[case::heredoc_in_a_call("a = b(<<-A, 1\nA\n)\n".replace(", 1", ""))]
 #[case::comparison("a = b < c\nd = e <= f\n")]
