@@ -1,8 +1,8 @@
 //! Computes the closure of a module: the files of a tree that the module needs. Performs no I/O: the caller reads the files that
 //! `Closure::files_to_read` returns and passes their facts (module calls and backend) to `Closure::supply`, until `files_to_read` returns no files.
 //!
-//! Each folder of the closure is included completely, since a module may read any file in the folder (`file("${path.module}/templates/x")`). Files
-//! that git or an engine creates, for example `.terraform`, are excluded (see `select`).
+//! Each folder of the closure is included completely, since a module may read any file in the folder (`file("${path.module}/templates/x")`), and with
+//! the targets of its symbolic links. Files that git or an engine creates, for example `.terraform`, are excluded (see `select`).
 
 mod select;
 
@@ -11,12 +11,15 @@ use std::sync::Arc;
 
 use crate::{
     error::Error,
-    module::facts::{Facts, ModuleCall, Unclear},
+    module::{
+        self,
+        facts::{Facts, ModuleCall, Unclear},
+    },
     repopath,
     tree::{Entry, Kind, Steps, Target, Tree, Unresolvable},
 };
 
-/// Maximum number of modules. Without a limit, cyclic symbolic links would cause an unlimited number of module paths.
+/// Maximum number of modules.
 const MODULES: usize = 2_000;
 /// Maximum number of configuration files that are read.
 const FILES: usize = 2_000;
@@ -31,8 +34,10 @@ pub(crate) struct FileRequest {
     pub(crate) path: String,
     /// Object id of the content.
     pub(crate) object: String,
-    /// Path of the module. Module sources in the file are relative to this path.
+    /// Folder of the module. Module sources in the file are relative to this folder.
     module: String,
+    /// Whether the engine may ignore module calls in the file: another file may replace the blocks, or only one of the engines reads the file.
+    replaceable: bool,
 }
 
 /// Closure of a module (the files that the module needs) during its computation.
@@ -43,10 +48,9 @@ pub(crate) struct Closure {
     tree: Arc<Tree>,
     commit: String,
     root: String,
-    /// Folder of each module after symbolic links are resolved, by the path of the module. Module sources are relative to the path, not to the
-    /// folder.
-    modules: BTreeMap<String, String>,
-    /// Number of configuration files requested so far. `bytes` is the total size of the files, in bytes.
+    /// Folder of each module, without symbolic links. Module sources are relative to the folder of their module, as for the engine.
+    modules: BTreeSet<String>,
+    /// Modules whose configuration files have not been requested.
     unread: Vec<String>,
     /// Number of configuration files requested so far. `bytes` is the total size of these files, in bytes.
     files: usize,
@@ -100,7 +104,7 @@ impl Closure {
             tree,
             commit: commit.to_owned(),
             root: String::new(),
-            modules: BTreeMap::new(),
+            modules: BTreeSet::new(),
             unread: Vec::new(),
             files: 0,
             bytes: 0,
@@ -116,9 +120,11 @@ impl Closure {
 
     /// Adds the root module at `root` and the additional paths in `include`.
     pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
-        root.clone_into(&mut self.root);
         match self.enter(root)? {
-            Target::Folder(folder) => self.add_module(root.to_owned(), folder),
+            Target::Folder(folder) => {
+                self.root.clone_from(&folder);
+                self.add_module(folder);
+            }
             Target::File(_) => return Err(invalid_path(root, "is a file")),
             Target::Submodule(submodule) => {
                 self.enter_submodule(submodule, || invalid_path(root, IN_SUBMODULE))?;
@@ -144,9 +150,14 @@ impl Closure {
     pub(crate) fn files_to_read(&mut self) -> Vec<FileRequest> {
         let mut requests = Vec::new();
         for module in std::mem::take(&mut self.unread) {
-            let folder = self.modules.get(&module);
-            let paths = folder.map(|folder| self.tree.configuration(folder).to_vec());
-            for path in paths.unwrap_or_default() {
+            let mut paths = self.tree.configuration(&module).to_vec();
+            let replaceable = paths
+                .iter()
+                .any(|path| module::is_override(path) || module::is_tofu(path));
+            if module == self.root {
+                paths.extend(self.tests());
+            }
+            for path in paths {
                 let Some((object, size)) = self.content(&path) else {
                     continue;
                 };
@@ -161,6 +172,7 @@ impl Closure {
                 }
                 self.bytes += size;
                 requests.push(FileRequest {
+                    replaceable: replaceable || module::is_test(&path),
                     path,
                     object,
                     module: module.clone(),
@@ -172,16 +184,36 @@ impl Closure {
 
     /// Adds the facts (module calls and backend) of a requested file.
     pub(crate) fn supply(&mut self, file: &FileRequest, facts: &Facts) -> Result<(), Error> {
-        if file.module == self.root && self.backend.is_none() {
+        let replaces = self.backend.is_none() || module::is_override(&file.path);
+        if file.module == self.root && facts.backend.is_some() && replaces {
             self.backend.clone_from(&facts.backend);
         }
         if let Some(Unclear { line, why }) = &facts.unclear {
             self.take_whole(&format!("{}:{line}", file.path), why);
         }
-        facts
-            .calls
-            .iter()
-            .try_for_each(|(source, call)| self.follow_call(file, source, call))
+        for (source, call) in &facts.calls {
+            match self.follow_call(file, source, call) {
+                // If the engine reads the call, it reports that the module does not exist.
+                Err(_) if file.replaceable => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the test files of the root module.
+    fn tests(&self) -> Vec<String> {
+        let folders = [Some(self.root.clone()), repopath::join(&self.root, "tests")];
+        let files = self.tree.below(&self.root).map(|(path, _)| path);
+        files
+            .filter(|path| module::is_test(path))
+            .filter(|path| {
+                folders
+                    .iter()
+                    .any(|folder| folder.as_deref() == Some(repopath::parent(path)))
+            })
+            .cloned()
+            .collect()
     }
 
     /// Extends the closure to the whole repository. Records `why` and `path` as the reason, if no earlier reason is recorded.
@@ -215,16 +247,16 @@ impl Closure {
         }
     }
 
-    fn add_module(&mut self, path: String, folder: String) {
-        if self.modules.contains_key(&path) {
+    fn add_module(&mut self, folder: String) {
+        if self.modules.contains(&folder) {
             return;
         }
         self.folders.insert(folder.clone());
         if self.modules.len() == MODULES {
-            self.take_whole(&path, "too many modules");
+            self.take_whole(&folder, "too many modules");
         } else if self.whole.is_none() {
-            self.modules.insert(path.clone(), folder);
-            self.unread.push(path);
+            self.modules.insert(folder.clone());
+            self.unread.push(folder);
         }
     }
 
@@ -275,7 +307,7 @@ impl Closure {
         match followed.target {
             Target::Folder(folder) => {
                 self.singles.extend(followed.links);
-                self.add_module(path, folder);
+                self.add_module(folder);
                 Ok(())
             }
             Target::File(_) => Err(not_found(" (it is a file)")),

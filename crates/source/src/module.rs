@@ -17,6 +17,37 @@ pub(crate) fn is_configuration(path: &str) -> bool {
         .any(|engine| engine.is_configuration(name))
 }
 
+/// Whether the file is an override file: its blocks replace blocks of the other files in the folder. See
+/// <https://developer.hashicorp.com/terraform/language/files/override>.
+pub(crate) fn is_override(path: &str) -> bool {
+    let name = repopath::name(path);
+    let stem = name.strip_suffix(".json").unwrap_or(name);
+    let stem = stem.rsplit_once('.').map_or(stem, |(stem, _)| stem);
+    is_configuration(path) && (stem == "override" || stem.ends_with("_override"))
+}
+
+/// Whether only OpenTofu reads the file. OpenTofu then ignores a file with the same name and the extension of Terraform.
+pub(crate) fn is_tofu(path: &str) -> bool {
+    let ours = [".tofu", ".tofu.json"]
+        .iter()
+        .any(|end| path.ends_with(end));
+    ours && is_configuration(path)
+}
+
+/// Whether the file contains tests. `init` installs the modules of the tests of the root module.
+pub(crate) fn is_test(path: &str) -> bool {
+    let name = repopath::name(path);
+    let ours = [
+        ".tftest.hcl",
+        ".tftest.json",
+        ".tofutest.hcl",
+        ".tofutest.json",
+    ]
+    .iter()
+    .any(|end| name.ends_with(end));
+    ours && !name.starts_with('.')
+}
+
 /// Reads the facts (module calls and backend) of a configuration file. Accepts any content, and takes linear time. The file name determines the
 /// syntax.
 pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {

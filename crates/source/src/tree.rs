@@ -76,7 +76,7 @@ impl Steps {
     const BYTES: u64 = 64;
 
     /// Subtracts the steps of a path of `bytes` bytes from the remaining steps. Fails if too few steps remain.
-    fn take(&self, bytes: usize) -> Result<(), Unresolvable> {
+    pub(crate) fn take(&self, bytes: usize) -> Result<(), Unresolvable> {
         let steps = 1 + bytes as u64 / Self::BYTES;
         let remaining = self
             .0

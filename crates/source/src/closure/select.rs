@@ -6,7 +6,7 @@ use super::{Closure, ContextLimits, Selection, invalid_path};
 use crate::{
     error::Error,
     module, repopath,
-    tree::{Entry, Kind, Target, Unresolvable},
+    tree::{Entry, Followed, Kind, Target, Unresolvable},
     unpack::MAX_PATH_BYTES,
 };
 
@@ -16,34 +16,48 @@ const SHOWN: usize = 100;
 impl Closure {
     /// Returns the selected files. Must be called after [`Closure::files_to_read`] has returned an empty list.
     pub(crate) fn finish(&self, limits: ContextLimits) -> Result<Selection, Error> {
-        let mut entries = BTreeMap::new();
-        let mut submodules = BTreeSet::new();
+        let mut files = Files::default();
         if self.submodules {
-            submodules.extend(self.entered.iter().cloned());
+            files.submodules.extend(self.entered.iter().cloned());
         }
-        for (path, entry) in self.candidates().filter(|(path, _)| !is_left_out(path)) {
-            match check_name(path) {
-                Err(error) if self.is_needed(path) => return Err(error),
-                Err(_) => continue,
-                Ok(()) => {}
-            }
-            if entry.kind != Kind::Submodule {
-                entries.insert(path.clone(), entry.clone());
-            } else if self.is_needed(path) {
-                submodules.insert(path.clone());
-            }
+        for (path, entry) in self.candidates() {
+            self.select(path, entry, &mut files)?;
         }
-        check_limits(&entries, limits)?;
-        // A link may point into a submodule that is not fetched yet. Links are therefore checked only when no submodule is missing.
-        if !self.submodules || submodules.is_empty() {
-            self.check_links(&mut entries)?;
+        check_limits(&files.entries, limits)?;
+        // A link may point into a submodule that is not fetched yet. Links are therefore followed only when no submodule is missing.
+        if !self.submodules || files.submodules.is_empty() {
+            self.follow_links(&mut files)?;
+            check_limits(&files.entries, limits)?;
         }
         Ok(Selection {
-            entries,
-            submodules: submodules.into_iter().collect(),
+            entries: files.entries,
+            submodules: files.submodules.into_iter().collect(),
             backend: self.backend.clone(),
             whole: self.whole.clone(),
         })
+    }
+
+    /// Adds an entry of the tree to `files`, unless a context must not contain the entry.
+    fn select(&self, path: &str, entry: &Entry, files: &mut Files) -> Result<(), Error> {
+        if is_left_out(path) || files.entries.contains_key(path) {
+            return Ok(());
+        }
+        match check_name(path) {
+            Err(error) if self.is_needed(path) => return Err(error),
+            Err(_) => return Ok(()),
+            Ok(()) => {}
+        }
+        if entry.kind == Kind::Submodule {
+            if self.is_needed(path) {
+                files.submodules.insert(path.to_owned());
+            }
+            return Ok(());
+        }
+        if entry.kind == Kind::Link {
+            files.links.push(path.to_owned());
+        }
+        files.entries.insert(path.to_owned(), entry.clone());
+        Ok(())
     }
 
     /// Returns the entries of the tree from which the files are selected.
@@ -74,66 +88,146 @@ impl Closure {
 
     /// Whether `path` is an included folder, or below an included folder.
     fn is_inside(&self, path: &str) -> bool {
-        let mut path = path;
-        loop {
-            if self.folders.contains(path) {
-                return true;
-            }
-            if path.is_empty() {
-                return false;
-            }
-            path = repopath::parent(path);
-        }
+        is_within_any(path, &self.folders)
     }
 
-    fn check_links(&self, entries: &mut BTreeMap<String, Entry>) -> Result<(), Error> {
-        let mut astray = Vec::new();
-        let links = entries.iter().filter(|(_, entry)| entry.kind == Kind::Link);
-        for (link, _) in links {
-            match self.check_link(link, entries) {
-                Err(error) if self.is_needed(link) => return Err(error),
-                Err(_) => astray.push(link.clone()),
-                Ok(()) => {}
+    /// Adds the target of each link to `files`, with the links on the way to the target. Removes a link without a target: the engine does not find
+    /// the file either.
+    fn follow_links(&self, files: &mut Files) -> Result<(), Error> {
+        while let Some(link) = files.links.pop() {
+            let followed = match self.link_target(&link) {
+                Ok(followed) => followed,
+                Err(broken) if self.is_needed(&link) && self.is_refused(&link, broken) => {
+                    return Err(self.refusal(&link, broken));
+                }
+                Err(_) => {
+                    files.entries.remove(&link);
+                    continue;
+                }
+            };
+            let Followed { target, links } = followed;
+            for path in links {
+                self.select_path(&path, files)?;
             }
-        }
-        for link in astray {
-            entries.remove(&link);
+            match target {
+                Target::Folder(folder) => self.select_folder(&link, folder, files)?,
+                Target::File(path) | Target::Submodule(path) => self.select_path(&path, files)?,
+            }
         }
         Ok(())
     }
 
-    /// Checks that the context contains the target of `link` and all links on the way to the target.
-    fn check_link(&self, link: &str, entries: &BTreeMap<String, Entry>) -> Result<(), Error> {
-        let refuse = |why| Error::SymlinkLeavesContext {
+    fn select_path(&self, path: &str, files: &mut Files) -> Result<(), Error> {
+        self.tree
+            .get(path)
+            .map_or(Ok(()), |entry| self.select(path, entry, files))
+    }
+
+    /// Adds the files in `folder`, which is the target of `link`.
+    fn select_folder(&self, link: &str, folder: String, files: &mut Files) -> Result<(), Error> {
+        if self.whole.is_some() || self.is_inside(&folder) || is_within_any(&folder, &files.folders)
+        {
+            return Ok(());
+        }
+        for (path, entry) in self.tree.below(&folder) {
+            let steps = self.steps.take(path.len());
+            steps.map_err(|_| self.refusal(link, Broken::TooLong))?;
+            self.select(path, entry, files)?;
+        }
+        files.folders.insert(folder);
+        Ok(())
+    }
+
+    /// Resolves a link. Fails if the context cannot contain the target, or a link on the way to the target.
+    fn link_target(&self, link: &str) -> Result<Followed, Broken> {
+        let followed = self.tree.follow(link, &self.steps)?;
+        match &followed.target {
+            Target::Submodule(_) => return Err(Broken::Submodule),
+            Target::File(path) | Target::Folder(path) if is_left_out(path) => {
+                return Err(Broken::LeftOut);
+            }
+            Target::File(_) | Target::Folder(_) => {}
+        }
+        if followed.links.iter().any(|link| is_left_out(link)) {
+            return Err(Broken::LeftOut);
+        }
+        Ok(followed)
+    }
+
+    /// Whether the module is refused because of a link without a target: if the link leads out of the repository, or if the engine reads the file.
+    fn is_refused(&self, link: &str, broken: Broken) -> bool {
+        let folder = repopath::parent(link);
+        match broken {
+            Broken::Outside | Broken::TooLong => true,
+            Broken::Submodule if folder == self.root && is_variables(link) => true,
+            Broken::Submodule | Broken::Missing | Broken::Loop | Broken::LeftOut => {
+                module::is_configuration(link) && self.modules.contains(folder)
+            }
+        }
+    }
+
+    fn refusal(&self, link: &str, broken: Broken) -> Error {
+        Error::SymlinkLeavesContext {
             link: link.to_owned(),
             target: self.tree.link(link).unwrap_or_default().to_owned(),
-            why,
-        };
-        let followed = self.tree.follow(link, &self.steps).map_err(|astray| {
-            refuse(match astray {
-                Unresolvable::Missing => "is dangling",
-                Unresolvable::Outside => "leads out of the repository",
-                Unresolvable::Loop => "is part of a cycle of symbolic links",
-                Unresolvable::TooLong => "resolves through too many folders and symbolic links",
-            })
-        })?;
-        let inside = match &followed.target {
-            Target::File(file) => entries.contains_key(file),
-            Target::Folder(folder) => {
-                !is_left_out(folder) && (self.whole.is_some() || self.is_inside(folder))
-            }
-            Target::Submodule(_) => {
-                return Err(refuse(
-                    "points into a git submodule; a symbolic link does not cause a submodule to be fetched",
-                ));
-            }
-        };
-        let passed = followed.links.iter().all(|link| entries.contains_key(link));
-        if inside && passed {
-            Ok(())
-        } else {
-            Err(refuse("points outside of the files of the module"))
+            why: match broken {
+                Broken::Missing => "is dangling",
+                Broken::Outside => "leads out of the repository",
+                Broken::Loop => "is part of a cycle of symbolic links",
+                Broken::TooLong => "resolves through too many folders and symbolic links",
+                Broken::Submodule => {
+                    "points into a git submodule; a symbolic link does not cause a submodule to be fetched"
+                }
+                Broken::LeftOut => "points to a file that git or an engine creates",
+            },
         }
+    }
+}
+
+/// Selected files.
+#[derive(Default)]
+struct Files {
+    entries: BTreeMap<String, Entry>,
+    /// Links in `entries` that have not been followed.
+    links: Vec<String>,
+    submodules: BTreeSet<String>,
+    /// Targets of links: folders that are included completely.
+    folders: BTreeSet<String>,
+}
+
+/// Reasons for which a symbolic link has no target in the context.
+#[derive(Clone, Copy)]
+enum Broken {
+    Missing,
+    Outside,
+    Loop,
+    TooLong,
+    Submodule,
+    LeftOut,
+}
+
+impl From<Unresolvable> for Broken {
+    fn from(reason: Unresolvable) -> Self {
+        match reason {
+            Unresolvable::Missing => Self::Missing,
+            Unresolvable::Outside => Self::Outside,
+            Unresolvable::Loop => Self::Loop,
+            Unresolvable::TooLong => Self::TooLong,
+        }
+    }
+}
+
+/// Whether `path` is one of `folders`, or below one of them.
+fn is_within_any(path: &str, folders: &BTreeSet<String>) -> bool {
+    let mut path = path;
+    loop {
+        if folders.contains(path) {
+            return true;
+        }
+        if path.is_empty() {
+            return false;
+        }
+        path = repopath::parent(path);
     }
 }
 
@@ -175,6 +269,13 @@ fn is_left_out(path: &str) -> bool {
     let state = |part: &str| part.contains(".tfstate") && !module::is_configuration(part);
     path.split('/')
         .any(|part| part.eq_ignore_ascii_case(".git") || part == ".terraform" || state(part))
+}
+
+/// Whether the engine may read variables from the file.
+fn is_variables(path: &str) -> bool {
+    [".tfvars", ".tfvars.json"]
+        .iter()
+        .any(|end| path.ends_with(end))
 }
 
 /// Refuses paths that could leave the folder into which the context is unpacked, or that cannot be unpacked. Trees come from the network

@@ -150,6 +150,76 @@ fn only_the_backend_of_the_root_module_is_read() {
 }
 
 #[test]
+fn backend_of_an_override_file_replaces_other_backends() {
+    let tree = tree(&["a.tf", "b_override.tf", "c.tf", "d_override.tf"]);
+    let [azurerm, s3, gcs] =
+        ["azurerm", "s3", "gcs"].map(|kind| format!("terraform {{\n  backend \"{kind}\" {{}}\n}}"));
+    let contents = [
+        ("a.tf", azurerm.as_str()),
+        ("b_override.tf", &s3),
+        ("c.tf", &gcs),
+    ];
+    let closure = close(&tree, &contents, "", &[]).unwrap();
+    assert_eq!(closure.backend.as_deref(), Some("s3"));
+}
+
+/// The engine ignores the missing module if a block of another file replaces the call.
+#[rstest]
+#[case("a/main.tf", "a/override.tf", "ok")]
+#[case("a/main.tf", "a/x_override.tf.json", "ok")]
+#[case("a/main.tf", "a/main.tofu", "ok")]
+#[case("a/main.tofu.json", "a/b.tf", "ok")]
+#[case("a/main.tf", "a/overrides.tf", "ModuleNotFound")]
+#[case("a/main.tf", "override.tf", "ModuleNotFound")]
+fn replaceable_call_may_have_no_folder(
+    #[case] caller: &str,
+    #[case] other: &str,
+    #[case] expected: &str,
+) {
+    let missing = if module::is_json(caller) {
+        r#"{"module": {"m": {"source": "./missing"}}}"#.to_owned()
+    } else {
+        call("./missing")
+    };
+    let tree = tree(&[caller, other]);
+    let result = close(&tree, &[(caller, &missing)], "a", &[]);
+    assert_eq!(reason(result), expected);
+}
+
+#[test]
+fn modules_of_tests_of_the_root_module_are_included() {
+    let tree = tree(&[
+        "m/main.tf",
+        "m/a.tftest.hcl",
+        "m/tests/b.tofutest.hcl",
+        "m/tests/deep/c.tftest.hcl",
+        "n/main.tf",
+        "n/d.tftest.hcl",
+        "x/1/x",
+        "x/2/x",
+        "x/3/x",
+        "x/4/x",
+    ]);
+    let module = call("../n");
+    let run =
+        |number| format!("run \"r\" {{\n  module {{\n    source = \"../x/{number}\"\n  }}\n}}\n");
+    let [first, second, third, fourth] = [1, 2, 3, 4].map(run);
+    let contents = [
+        ("m/main.tf", module.as_str()),
+        ("m/a.tftest.hcl", &first),
+        ("m/tests/b.tofutest.hcl", &second),
+        ("m/tests/deep/c.tftest.hcl", &third),
+        ("n/d.tftest.hcl", &fourth),
+    ];
+    let closure = close(&tree, &contents, "m", &[]).unwrap();
+    let outside: Vec<&str> = paths(&closure)
+        .into_iter()
+        .filter(|path| path.starts_with('x'))
+        .collect();
+    assert_eq!(outside, ["x/1/x", "x/2/x"]);
+}
+
+#[test]
 fn unresolved_module_source_is_reported_with_its_block() {
     let tree = tree(&["a/b/main.tf", "a/file", "sub @"]);
     let with =
@@ -322,21 +392,103 @@ fn linked_module_folder_is_included_with_its_link() {
 }
 
 #[test]
+fn sources_are_relative_to_the_target_of_a_link() {
+    let tree = tree(&[
+        "root -> a/b/root",
+        "a/b/root/main.tf",
+        "a/b/m -> ../../lib/x/y",
+        "lib/x/y/main.tf",
+        "lib/x/z/main.tf",
+        "a/b/z/main.tf",
+        "z/main.tf",
+    ]);
+    let (link, sibling) = (call("../m"), call("../z"));
+    let contents = [
+        ("a/b/root/main.tf", link.as_str()),
+        ("lib/x/y/main.tf", &sibling),
+    ];
+    let closure = close(&tree, &contents, "root", &[]).unwrap();
+    assert_eq!(
+        paths(&closure),
+        [
+            "a/b/m",
+            "a/b/root/main.tf",
+            "lib/x/y/main.tf",
+            "lib/x/z/main.tf",
+            "root"
+        ]
+    );
+}
+
+#[test]
+fn targets_of_links_are_included() {
+    let tree = tree(&[
+        "m/main.tf",
+        "m/file -> ../shared/on",
+        "m/d/folder -> ../../templates",
+        "shared/on -> ../shared/x",
+        "shared/x",
+        "shared/y",
+        "templates/a",
+        "templates/b -> ../other/c",
+        "templates/terraform.tfstate",
+        "other/c",
+        "other/d",
+    ]);
+    let closure = close(&tree, &[], "m", &[]).unwrap();
+    assert_eq!(
+        paths(&closure),
+        [
+            "m/d/folder",
+            "m/file",
+            "m/main.tf",
+            "other/c",
+            "shared/on",
+            "shared/x",
+            "templates/a",
+            "templates/b",
+        ]
+    );
+    let whole = close(&tree, &[("m/main.tf", "[")], "m", &[]).unwrap();
+    assert_eq!(whole.entries.len(), 10);
+}
+
+#[test]
+fn submodule_in_the_target_of_a_link_is_requested() {
+    let tree = tree(&["m/main.tf", "m/l -> ../shared", "shared/x", "shared/sub @"]);
+    let closure = close_with(&tree, &[], "m", &[], true).unwrap();
+    assert_eq!(closure.submodules, ["shared/sub"]);
+}
+
+/// Links to nested folders that are followed from the innermost folder to the outermost: each link adds all files again.
+#[test]
+fn files_in_targets_of_links_are_limited() {
+    let folder = |depth| "a/".repeat(depth);
+    let close_with_links = |links: usize, target: &dyn Fn(usize) -> String| {
+        let mut files = vec!["m/main.tf".to_owned()];
+        files.extend((1..=links).map(|link| format!("m/l{link:03} -> ../{}", target(link))));
+        files.extend((0..19_000).map(|file| format!("{}{file}", folder(100))));
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        reason(close(&tree(&files), &[], "m", &[]))
+    };
+    assert_eq!(close_with_links(100, &folder), "SymlinkLeavesContext");
+    assert_eq!(close_with_links(100, &|_| folder(100)), "ok");
+}
+
+#[test]
 fn links_that_leave_the_closure_are_refused() {
     for (target, why) in [
         ("/etc/passwd", "leads out of the repository"),
         ("../../x", "leads out of the repository"),
-        ("../other/x", "points outside of the files of the module"),
-        ("../other", "points outside of the files of the module"),
         ("nothing", "is dangling"),
-        ("l", "is part of a cycle of symbolic links"),
+        ("l.tf", "is part of a cycle of symbolic links"),
         ("../sub/x", "submodule"),
         (
             "terraform.tfstate",
-            "points outside of the files of the module",
+            "points to a file that git or an engine creates",
         ),
     ] {
-        let link = format!("m/l -> {target}");
+        let link = format!("m/l.tf -> {target}");
         let tree = tree(&[
             "m/main.tf",
             "m/terraform.tfstate",
@@ -347,10 +499,30 @@ fn links_that_leave_the_closure_are_refused() {
         let error = close(&tree, &[], "m", &[]).unwrap_err();
         assert_eq!(error.reason().as_str(), "SymlinkLeavesContext");
         assert!(
-            error.to_string().contains("`m/l`") && error.to_string().contains(why),
+            error.to_string().contains("`m/l.tf`") && error.to_string().contains(why),
             "{error}"
         );
     }
+}
+
+#[rstest]
+#[case("l -> nothing", "ok")]
+#[case("l -> l", "ok")]
+#[case("l -> ../sub/x", "ok")]
+#[case("l -> terraform.tfstate", "ok")]
+#[case("l -> /x", "SymlinkLeavesContext")]
+#[case("d/l.tf -> nothing", "ok")]
+#[case("terraform.tfvars -> nothing", "ok")]
+#[case("a.auto.tfvars.json -> ../sub/x", "SymlinkLeavesContext")]
+#[case("d/terraform.tfvars -> ../../sub/x", "ok")]
+fn link_without_a_target_is_excluded_unless_it_is_read(#[case] link: &str, #[case] expected: &str) {
+    let link = format!("m/{link}");
+    let tree = tree(&["m/main.tf", "m/terraform.tfstate", "sub @", &link]);
+    let result = close(&tree, &[], "m", &[]);
+    if let Ok(closure) = &result {
+        assert_eq!(paths(closure), ["m/main.tf"]);
+    }
+    assert_eq!(reason(result), expected);
 }
 
 #[test]
@@ -425,7 +597,7 @@ fn link_cycle_does_not_create_endless_modules() {
     let tree = tree(&["m/main.tf", "m/a -> .", "m/b -> .", "x"]);
     let source = format!("{}{}", call("./a"), call("./b"));
     let closure = close(&tree, &[("m/main.tf", &source)], "m", &[]).unwrap();
-    assert_eq!(paths(&closure), ["m/a", "m/b", "m/main.tf", "x"]);
+    assert_eq!(paths(&closure), ["m/a", "m/b", "m/main.tf"]);
 }
 
 /// Trees that take quadratic time if each path is resolved separately. A quadratic implementation would not finish in time.

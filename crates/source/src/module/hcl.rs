@@ -28,12 +28,14 @@ pub(super) fn read(text: &str) -> Facts {
 
 /// An open block.
 enum Block<'t> {
-    /// A `module` block: label, line and `source`.
+    /// A block with the `source` of a module: label, line and `source`.
     Module {
         name: &'t str,
         line: usize,
         source: Option<Source<'t>>,
     },
+    /// A `run` block of a test file, with its label.
+    Run(&'t str),
     Terraform,
     Other,
 }
@@ -99,7 +101,7 @@ impl<'t> Scanner<'t> {
 
     fn attribute(&mut self, name: &str) -> Scanned {
         let expression = self.expression()?;
-        if let [Block::Module { source, .. }] = self.blocks.as_mut_slice()
+        if let Some(Block::Module { source, .. }) = self.blocks.last_mut()
             && name == "source"
         {
             *source = Some(literal(expression).map_or(Source::Expression, Source::Literal));
@@ -121,15 +123,14 @@ impl<'t> Scanner<'t> {
             label = label.or(Some(text));
         }
         self.at += 1;
+        let label = label.unwrap_or_default();
         let block = match (self.blocks.as_slice(), name) {
-            ([], "module") => Block::Module {
-                name: label.unwrap_or_default(),
-                line: self.line_of(start),
-                source: None,
-            },
+            ([], "module" | "mock_provider") => self.module(label, start),
+            ([], "run") => Block::Run(label),
+            ([Block::Run(run)], "module") => self.module(run, start),
             ([], "terraform") => Block::Terraform,
             ([Block::Terraform], "backend") => {
-                self.facts.backend(label.unwrap_or_default());
+                self.facts.backend(label);
                 Block::Other
             }
             ([Block::Terraform], "cloud") => {
@@ -145,6 +146,14 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
+    fn module(&mut self, name: &'t str, start: usize) -> Block<'t> {
+        Block::Module {
+            name,
+            line: self.line_of(start),
+            source: None,
+        }
+    }
+
     fn close(&mut self) -> Scanned {
         match self.blocks.pop() {
             None => Err("`}` without a block"),
@@ -157,7 +166,7 @@ impl<'t> Scanner<'t> {
                 }
                 Ok(())
             }
-            Some(Block::Terraform | Block::Other) => Ok(()),
+            Some(Block::Run(_) | Block::Terraform | Block::Other) => Ok(()),
         }
     }
 

@@ -38,10 +38,38 @@ struct Root<'f>(&'f mut Facts);
 impl Properties for Root<'_> {
     fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
         match name {
-            "module" => value.next_value_seed(&mut Objects(Modules(self.0))),
+            "module" | "mock_provider" => value.next_value_seed(&mut Objects(Modules(self.0))),
+            "run" => value.next_value_seed(&mut Objects(Runs(self.0))),
             "terraform" => value.next_value_seed(&mut Objects(Settings(self.0))),
             _ => value.next_value::<IgnoredAny>().map(drop),
         }
+    }
+}
+
+/// `run` blocks of a test file by name.
+struct Runs<'f>(&'f mut Facts);
+
+impl Properties for Runs<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        let facts = &mut *self.0;
+        value.next_value_seed(&mut Objects(Run { name, facts }))
+    }
+}
+
+struct Run<'f> {
+    name: &'f str,
+    facts: &'f mut Facts,
+}
+
+impl Properties for Run<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        if name != "module" {
+            return value.next_value::<IgnoredAny>().map(drop);
+        }
+        value.next_value_seed(&mut Objects(Module {
+            name: self.name,
+            facts: self.facts,
+        }))
     }
 }
 

@@ -121,6 +121,7 @@ fn module_block_without_a_source_is_ignored() {
 #[case::brackets("a = [for b in c : { (b) = d[*].e } if f]\n")]
 #[case::division("a = b / c / d\n")]
 #[case::identifiers("é-b_1 \"é\" { ü = \"ö\" }\n")]
+#[case::run_block("run \"a\" {\n  module {}\n}\n")]
 #[case::carriage_returns("a = <<E\r\n}\r\nE\r\nb {\r\n}\r\n")]
 fn module_call_is_found_after_other_syntax(#[case] before: impl AsRef<str>) {
     let text = format!(
@@ -251,6 +252,22 @@ fn facts_of_one_file_have_bounds() {
     );
 }
 
+#[rstest]
+#[case::blocks("", "a {\n", "}\n", 1_000, "too many nested blocks")]
+#[case::brackets("a = ", "[", "]", 1_000, "too many nested brackets")]
+#[case::templates("a = ", "\"${", "}\"", 500, "too many nested brackets")]
+fn nesting_depth_is_limited(
+    #[case] before: &str,
+    #[case] open: &str,
+    #[case] close: &str,
+    #[case] most: usize,
+    #[case] why: &str,
+) {
+    let nested = |levels| format!("{before}{}{}", open.repeat(levels), close.repeat(levels));
+    facts("x.tf", &nested(most));
+    assert_eq!(unclear("x.tf", &nested(most + 1)).1, why);
+}
+
 #[test]
 fn configuration_files_are_detected_by_name() {
     for name in [
@@ -261,6 +278,17 @@ fn configuration_files_are_detected_by_name() {
         "a_override.tf",
     ] {
         assert!(is_configuration(name), "{name}");
+    }
+    for name in ["override.tf", "a_override.tf.json", "a/b.c_override.tofu"] {
+        assert!(is_override(name), "{name}");
+    }
+    for name in [
+        "overrides.tf",
+        "override.hcl",
+        "a-override.tf",
+        "override/a.tf",
+    ] {
+        assert!(!is_override(name), "{name}");
     }
     for name in [
         "main.tfvars",

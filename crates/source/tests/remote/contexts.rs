@@ -200,7 +200,7 @@ async fn link_target_of_more_than_4096_bytes_is_refused() {
         // The kernel does not create a symbolic link with a target of this length, so the test writes the git object directly.
         std::fs::write(origin.folder.path().join("target"), target).unwrap();
         let object = origin.git(&["-C", "work", "hash-object", "-w", "../target"]);
-        let entry = format!("120000,{object},link");
+        let entry = format!("120000,{object},link.tf");
         origin.git(&["-C", "work", "update-index", "--add", "--cacheinfo", &entry]);
         origin.git(&["-C", "work", "commit", "--quiet", "--message=l"]);
         origin.git(&["-C", "work", "push", "--quiet", "origin", "HEAD"]);
