@@ -35,7 +35,7 @@ pub(crate) struct FileRequest {
     /// Object id of the content.
     pub(crate) object: String,
     /// Folder of the module. Module sources in the file are relative to this folder.
-    module: String,
+    pub(crate) module: String,
     /// Whether the engine may ignore module calls in the file: another file may replace the blocks, or only one of the engines reads the file.
     replaceable: bool,
 }
@@ -214,6 +214,11 @@ impl Closure {
             })
             .cloned()
             .collect()
+    }
+
+    /// Returns the folders of all modules, including the root module.
+    pub(crate) fn module_folders(&self) -> impl Iterator<Item = &str> {
+        self.modules.iter().map(String::as_str)
     }
 
     /// Extends the closure to the whole repository. Records `why` and `path` as the reason, if no earlier reason is recorded.

@@ -9,6 +9,8 @@ mod archive;
 mod cache;
 mod closure;
 mod context;
+#[doc(hidden)]
+pub mod corpus;
 mod credentials;
 mod error;
 mod fair_semaphore;

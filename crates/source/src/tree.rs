@@ -138,7 +138,18 @@ impl Tree {
 
     /// Returns the configuration files of `folder`, without the files of its subfolders.
     pub(crate) fn configuration(&self, folder: &str) -> &[String] {
-        let by_folder = self.configuration.get_or_init(|| {
+        self.configuration_by_folder()
+            .get(folder)
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the folders that contain configuration files.
+    pub(crate) fn configuration_folders(&self) -> impl Iterator<Item = &str> {
+        self.configuration_by_folder().keys().map(String::as_str)
+    }
+
+    fn configuration_by_folder(&self) -> &BTreeMap<String, Vec<String>> {
+        self.configuration.get_or_init(|| {
             let mut files_by_folder = BTreeMap::<String, Vec<String>>::new();
             for path in self
                 .entries
@@ -152,8 +163,7 @@ impl Tree {
                     .push(path.clone());
             }
             files_by_folder
-        });
-        by_folder.get(folder).map_or(&[], Vec::as_slice)
+        })
     }
 
     /// Replaces the submodule at `path` with the files of its commit.

@@ -1,0 +1,3 @@
+module "c" {
+  source = "./called-3"
+} # end

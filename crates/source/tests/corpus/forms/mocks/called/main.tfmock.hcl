@@ -1,0 +1,1 @@
+mock_resource "test_resource" {}

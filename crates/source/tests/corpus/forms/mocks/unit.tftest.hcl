@@ -1,0 +1,7 @@
+mock_provider "test" {
+  source = "./called"
+}
+
+run "plan" {
+  command = plan
+}

@@ -1,0 +1,11 @@
+terraform {
+  required_providers {
+    test = {
+      source = "example.com/test/test"
+    }
+  }
+}
+
+variable "input" {}
+
+variable "text" {}

@@ -1,0 +1,6 @@
+module "a" {
+  source = "./missing"
+}
+module "b" {
+  source = "./called"
+}

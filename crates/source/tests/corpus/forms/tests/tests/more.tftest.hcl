@@ -1,0 +1,5 @@
+run "outside" {
+  module {
+    source = "../tests-setup"
+  }
+}

@@ -1,0 +1,3 @@
+module "a" {
+  source = "./c\u0061lled"
+}
