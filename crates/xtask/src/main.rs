@@ -1,7 +1,9 @@
 //! `cargo xtask gen`: generates files from the Rust types; with `--check` it lists stale files and fails. `cargo
 //! xtask imports`: see `imports.rs`. `cargo xtask prose`: see `prose.rs`. `cargo xtask release`: see `release.rs`.
+//! `cargo xtask corpus`: see `corpus.rs`.
 
 mod chart;
+mod corpus;
 mod imports;
 mod prose;
 mod reference;
@@ -27,6 +29,14 @@ enum Command {
     Imports,
     /// Fail if the texts of the project contain too many paraphrases of terms of Kubernetes and Terraform.
     Prose,
+    /// Compare the closures of the modules in a folder with the module calls of the engine; called by `hack/corpus`.
+    Corpus {
+        /// Folder with one folder per repository.
+        folder: PathBuf,
+        /// Program of the engine.
+        #[arg(long)]
+        engine: PathBuf,
+    },
     /// Generate the data files of a release; called by `hack/release`.
     #[command(subcommand)]
     Release(release::Release),
@@ -43,6 +53,7 @@ fn main() -> Result<()> {
         Command::Gen { check } => write_generated(check),
         Command::Imports => imports::check(&root()),
         Command::Prose => prose::check(&root()),
+        Command::Corpus { folder, engine } => corpus::check(&folder, &engine),
         Command::Release(step) => release::run(&root(), step),
     }
 }
