@@ -101,6 +101,10 @@ async fn null_equals_an_absent_field() {
         "/containerRegistry/secretRef",
         "/containerRegistry/insecure",
         "/containerRegistry/builder",
+        "/runner/pod",
+        "/runner/pod/resources",
+        "/runner/pod/affinity",
+        "/containerRegistry/builder/pod",
         "/containerRegistry/provider",
         "/containerRegistry/prune",
         "/containerRegistry/dockerfile",
@@ -119,6 +123,12 @@ async fn null_equals_an_absent_field() {
         }
         if field.starts_with("/outputs/") {
             spec.outputs = None;
+        }
+        if field.starts_with("/runner/") {
+            spec.runner = None;
+        }
+        if field.starts_with("/containerRegistry/builder/") {
+            spec.container_registry.builder = None;
         }
         assert_eq!(spec, bare.spec, "{field}");
     }

@@ -22,6 +22,7 @@ mod operator;
 mod outside;
 mod ownership;
 mod pinned;
+mod pod_options;
 mod policies;
 mod restore;
 mod rights;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::space::{Space, resource, with, with_all};
 
-async fn accepts(space: &Space, field: &str, values: &[Value]) {
+pub(crate) async fn accepts(space: &Space, field: &str, values: &[Value]) {
     for value in values {
         let web = with(resource("web"), field, Some(value.clone()));
         accepts_resource(space, &web, &format!("{field}: {value}")).await;
@@ -23,7 +23,7 @@ async fn accepts_resource(space: &Space, resource: &Value, what: &str) {
 }
 
 /// Asserts that each of `values` at `field` is refused with a message that contains the field and `message`.
-async fn refuses(space: &Space, field: &str, message: &str, values: &[Value]) {
+pub(crate) async fn refuses(space: &Space, field: &str, message: &str, values: &[Value]) {
     for value in values {
         let web = with(resource("web"), field, Some(value.clone()));
         refuses_resource(space, &web, field, message).await;

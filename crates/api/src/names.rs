@@ -91,6 +91,20 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     format!("{kept}-{digest:08x}{end}")
 }
 
+/// Whether the operator may have created the Secret `name` for a resource. CEL rules of the CRD refuse the same names.
+pub fn is_reserved_secret(name: &str) -> bool {
+    let suffixes = ["-run", "-report", "-pin", "-plan", "-state", "-registry"];
+    let slot = name.rsplit_once("-state-slot-").map(|(_, slot)| slot);
+    suffixes.iter().any(|suffix| name.ends_with(suffix))
+        || slot
+            .is_some_and(|slot| !slot.is_empty() && slot.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether the operator may have created the `PersistentVolumeClaim` `name` for a resource.
+pub fn is_reserved_claim(name: &str) -> bool {
+    name.ends_with("-cache")
+}
+
 /// Name of the Job that builds the image with tag `tag`, a hexadecimal digest (rule 1).
 pub fn build_job(tag: &str) -> String {
     format!("alustan-build-{}", tag.get(..20).unwrap_or(tag))
@@ -149,6 +163,8 @@ mod tests {
             ];
             all.extend((0..3).map(|slot| state_slot(name, slot)));
             for secret in all {
+                let is_public = secret == outputs(name);
+                assert_eq!(is_reserved_secret(&secret), !is_public, "{secret}");
                 assert_eq!(
                     seen.insert(secret.clone(), name),
                     None,

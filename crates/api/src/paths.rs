@@ -27,6 +27,24 @@ pub const DOCKER_CONFIG: &str = "/alustan-docker";
 pub const GIT: &str = "/alustan-git";
 /// Projected tokens for external audiences in run pods (`spec.runner.tokens`).
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";
+/// Paths at, above and below which no other volume is mounted. `/run` is the target of the link `/var/run` of many images.
+pub const PROTECTED: [&str; 15] = [
+    "/alustan",
+    DOCKER_CONFIG,
+    GIT,
+    INJECT,
+    "/dev",
+    "/kaniko",
+    BUILD,
+    "/proc",
+    "/run/secrets",
+    "/sys",
+    "/tmp",
+    PROGRAMS,
+    CACHE,
+    "/var/run/secrets",
+    WORK,
+];
 /// User id and group id of runner containers.
 pub const USER: i64 = 65532;
 

@@ -159,6 +159,7 @@ pub enum Reason {
     PlanUnreadable,
     PodNotCreated,
     PodNotStarted,
+    PodOptionNotAllowed,
     PodTerminated,
     PrepareFailed,
     ProviderNotFound,

@@ -6,9 +6,20 @@ use serde::{Deserialize, Serialize};
 pub(crate) const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
 pub(crate) const OBJECT_HELP: &str =
     "must be the name of an object: lowercase letters, digits, '-' and '.'";
-/// CEL rule that refuses the names of Secrets that the operator creates, see [`crate::names`].
-pub(crate) const NOT_OURS: &str =
-    "!self.matches('-(run|report|pin|plan|state|state-slot-[0-9]+|registry)$')";
+/// Builds a CEL rule about the names of Secrets that the operator creates, see [`crate::names`]: `$before` is the expression up to the name,
+/// `$after` the rest of the rule.
+macro_rules! not_ours {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            ".matches('-(run|report|pin|plan|state|state-slot-[0-9]+|registry)$')",
+            $after
+        )
+    };
+}
+pub(crate) use not_ours;
+/// CEL rule that refuses the names of Secrets that the operator creates.
+pub(crate) const NOT_OURS: &str = not_ours!("!self", "");
 pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -report, -pin, -plan, -state, -state-slot-N or -registry: these names are reserved for Secrets of the operator";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
 const KEY_HELP: &str =

@@ -4,11 +4,13 @@ mod anything;
 mod approval;
 mod backend;
 mod boolean;
+mod bounded;
 mod drift;
 mod duration;
 mod engine;
 mod git;
 mod limits;
+mod pod;
 mod registry;
 mod registry_provider;
 mod runner;
@@ -31,6 +33,7 @@ pub use drift::{DriftDetection, DriftMode};
 pub use engine::EngineSpec;
 pub use git::GitRepo;
 pub use limits::{Retry, Timeouts};
+pub use pod::{PodOptions, PodResources, PodVolume, PodVolumeMount};
 pub use registry::{Builder, BuilderKind, ContainerRegistry, Prune};
 pub use registry_provider::{RegistryProvider, WorkloadIdentity};
 pub use runner::{CacheSpec, IdentityToken, RunnerSpec};
@@ -169,7 +172,7 @@ pub struct TerraformSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsSpec>,
 
-    /// ServiceAccount, environment and architecture of run pods, for example for credentials of providers.
+    /// ServiceAccount, environment, architecture and pod options of runs, for example for credentials of providers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner: Option<RunnerSpec>,
 

@@ -4,7 +4,8 @@ use crate::spec::TerraformSpec;
 
 impl TerraformSpec {
     /// Whether a reconcile reads the Secret `name` in the namespace of the resource. Secrets of `spec.notifications` do not count: the operator
-    /// reads them when it delivers a notification.
+    /// reads them when it delivers a notification. Of the Secrets in pod options, only those in `envFrom` of runs count: the operator reads
+    /// their keys, so that the runner can mask the values. The kubelet reads the others.
     pub fn uses_secret(&self, name: &str) -> bool {
         let repository = &self.git_repo;
         let keys = [
@@ -24,9 +25,14 @@ impl TerraformSpec {
             .iter()
             .chain(backend)
             .chain(environment);
+        let pod = self.runner.iter().flat_map(|runner| &runner.pod);
+        let pod = pod
+            .flat_map(|pod| &pod.env_from)
+            .flat_map(|source| &source.secret_ref);
         let variables = self.variables_from.iter().flat_map(|from| &from.secret_ref);
         keys.chain(secrets.map(|secret| &secret.name))
             .chain(variables.map(|keys| &keys.name))
+            .chain(pod.map(|secret| &secret.name))
             .any(|used| used == name)
     }
 
@@ -137,6 +143,20 @@ mod tests {
         }
     }
 
+    /// References in pod options that only the kubelet reads.
+    const READ_BY_KUBELET: [&str; 9] = [
+        "env[].valueFrom.configMapKeyRef",
+        "env[].valueFrom.secretKeyRef",
+        "envFrom[].configMapRef",
+        "imagePullSecrets",
+        "volumes[].configMap",
+        "volumes[].csi.nodePublishSecretRef",
+        "volumes[].projected.sources[].configMap",
+        "volumes[].projected.sources[].secret",
+        // In builds. The operator reads the Secrets in `envFrom` of runs.
+        "builder.pod.envFrom[].secretRef",
+    ];
+
     #[test]
     fn every_reference_of_the_schema_is_found() {
         let crd = serde_json::to_value(Terraform::crd()).unwrap();
@@ -155,8 +175,12 @@ mod tests {
             found.retain(|reference| reference.path[0] != "notifications[]");
             assert!(found.len() >= least, "{}", found.len());
             for reference in found {
-                let spec = reference.spec();
                 let path = reference.path.join(".");
+                let in_pod = path.contains(".pod.");
+                if in_pod && READ_BY_KUBELET.iter().any(|end| path.ends_with(end)) {
+                    continue;
+                }
+                let spec = reference.spec();
                 assert!(uses(&spec, "wanted"), "{path}");
                 assert!(!uses(&spec, "other"), "{path}");
             }

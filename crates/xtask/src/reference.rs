@@ -45,7 +45,7 @@ pub(crate) fn document(crd: &Value, flags: &str) -> Result<String> {
     Ok(parts.concat())
 }
 
-/// Adds rows for the fields of an object and their nested fields.
+/// Adds rows for the fields of an object and their nested fields. Omits fields without a description, which belong to types of Kubernetes.
 fn fields(schema: &Value, prefix: &str, rows: &mut Vec<String>) {
     let required = schema.get("required").and_then(Value::as_array);
     let is_required =
@@ -54,8 +54,10 @@ fn fields(schema: &Value, prefix: &str, rows: &mut Vec<String>) {
     for (name, field) in properties.into_iter().flatten() {
         let (suffix, inner) = inside(field);
         let path = format!("{prefix}{name}");
-        let text = field.get("description").and_then(Value::as_str);
-        let text = cell(text.unwrap_or_default());
+        let Some(text) = field.get("description").and_then(Value::as_str) else {
+            continue;
+        };
+        let text = cell(text);
         let must = if is_required(name) { ", required" } else { "" };
         rows.push(format!("| `{path}` | {}{must} | {text} |\n", kind(field)));
         fields(inner, &format!("{path}{suffix}."), rows);
@@ -193,10 +195,11 @@ mod tests {
     fn fields_are_listed_with_path_type_and_description() {
         let schema = json!({"required": ["list"], "properties": {
             "list": {"type": "array", "description": "All\nof | them.", "items": {"type": "object", "properties": {
-                "mode": {"type": "string", "enum": ["A", "B"]},
+                "mode": {"type": "string", "description": "How.", "enum": ["A", "B"]},
             }}},
-            "map": {"type": "object", "additionalProperties": {"type": "string"}},
-            "any": {"x-kubernetes-preserve-unknown-fields": true},
+            "map": {"type": "object", "description": "By name.", "additionalProperties": {"type": "string"}},
+            "any": {"description": "JSON.", "x-kubernetes-preserve-unknown-fields": true},
+            "ofKubernetes": {"type": "object", "properties": {"name": {"type": "string"}}},
         }});
         let mut rows = Vec::new();
         fields(&schema, "", &mut rows);
@@ -205,10 +208,10 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "| `any` | anything |  |",
-                "| `list[].mode` | `A`, `B` |  |",
+                "| `any` | anything | JSON. |",
+                "| `list[].mode` | `A`, `B` | How. |",
                 "| `list` | list of object, required | All of \\| them. |",
-                "| `map` | map of string |  |",
+                "| `map` | map of string | By name. |",
             ]
         );
     }

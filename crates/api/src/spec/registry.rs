@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::references::{KeyRef, OBJECT, OBJECT_HELP};
 use crate::spec::boolean::yes;
 use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
+use crate::spec::pod::PodOptions;
 use crate::spec::registry_provider::RegistryProvider;
 
 const AGE: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('8760h')";
 const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
 
 /// Container registry for the runner image.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || (self.dockerfile != '' && !self.dockerfile.startsWith('/') && !self.dockerfile.split('/').exists(part, part == '..'))").message("dockerfile must be a path in the repository, without '..', such as docker/Dockerfile"))]
@@ -60,10 +61,11 @@ pub struct ContainerRegistry {
 }
 
 /// Builder of the runner image.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.kind) || self.kind != 'Append' || !(has(self.image) || has(self.cacheRepository) || has(self.cacheLifetime))").message("image, cacheRepository and cacheLifetime require kind Kaniko"))]
+#[x_kube(validation = Rule::new("!has(self.pod) || !has(self.pod.terminationGracePeriodSeconds) || self.pod.terminationGracePeriodSeconds >= 5").message("pod.terminationGracePeriodSeconds must be at least 5"))]
 pub struct Builder {
     /// See [`BuilderKind`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +87,12 @@ pub struct Builder {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub cache_lifetime: Option<Duration>,
+    /// Options of build pods: resources, scheduling, volumes, environment. `env`, `envFrom` and `volumeMounts` apply to the container
+    /// `prepare`, which executes `init`. A change starts neither a build nor a run, but replaces a build pod that cannot start. If builds
+    /// run in the namespace of `--build-namespace`, only `resources` is allowed. Resources that share a build use the options of the
+    /// resource that started it. See docs/pods.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Box<PodOptions>>,
 }
 
 /// Kind of builder. `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs as root, so the

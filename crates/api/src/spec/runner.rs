@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 use crate::architecture::Architecture;
 use crate::references::{NameRef, OBJECT, OBJECT_HELP};
 use crate::spec::boolean::yes;
+use crate::spec::pod::PodOptions;
 
-/// ServiceAccount, environment and architecture of run pods.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+/// ServiceAccount, environment, architecture and pod options of runs.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.tokens) || self.tokens.all(one, self.tokens.exists_one(other, other.name == one.name))").message("tokens must have different names"))]
+#[x_kube(validation = Rule::new("!has(self.pod) || !has(self.pod.terminationGracePeriodSeconds) || self.pod.terminationGracePeriodSeconds >= 600").message("pod.terminationGracePeriodSeconds must be at least 600: an interrupted apply needs this time to save the state"))]
 pub struct RunnerSpec {
     /// ServiceAccount of run pods, in the namespace of the resource. Use it for workload identity (annotations
     /// `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`, `azure.workload.identity/client-id`) or for permissions in the
@@ -37,6 +39,10 @@ pub struct RunnerSpec {
     /// See [`Architecture`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
+    /// Options of run pods: resources, scheduling, volumes, environment. A change of `env`, `envFrom`, `volumes` or `volumeMounts` starts a
+    /// run. A change of other options applies from the next run on, and replaces a pod that cannot start. See docs/pods.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Box<PodOptions>>,
 }
 
 /// Projected ServiceAccount token for an external audience. Valid for one hour, rotated by the kubelet.
