@@ -9,7 +9,7 @@ use alustan_api::run::{
     TimeLimits, Trigger,
 };
 use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
-use alustan_core::model::image;
+use alustan_core::model::{image, pod_options};
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::outputs::SelectedOutputs;
 use alustan_core::objects::run_job::{self, RunJobInputs};
@@ -17,6 +17,7 @@ use alustan_core::objects::{
     cache_pvc, outputs as outputs_of, pod_disruption_budget, rbac, secrets,
 };
 use alustan_core::observed::SourceSeen;
+use alustan_core::pod_policy::PodPolicy;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -56,6 +57,7 @@ fn settings() -> Settings {
         max_timeout: SignedDuration::from_hours(24),
         cross_namespace_refs: false,
         marks_namespaces: true,
+        pods: PodPolicy::default(),
     }
 }
 
@@ -109,6 +111,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
         RunKind::Drift,
         RunKind::Destroy,
     ];
+    let run_pod = pod_options::of_run(tf, None, false, &settings());
+    let build_pod = pod_options::of_build(tf, &settings());
     let mut jobs: Vec<Job> = kinds
         .into_iter()
         .map(|kind| {
@@ -128,6 +132,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 own_hash: String::new(),
                 found: BTreeMap::new(),
                 judged_by: String::new(),
+                pod: String::new(),
                 destroys: false,
                 engine: None,
                 trace_id: String::new(),
@@ -145,6 +150,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 docker: Some(("regcred", ".dockerconfigjson")),
                 account: None,
                 cache: true,
+                pod: &run_pod,
             };
             run_job::job(tf, &parts, &settings())
         })
@@ -184,6 +190,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             build_secret: None,
             namespace_uid: "namespace-uid",
             cache: true,
+            pod: &build_pod,
+            pod_digest: "4f6a95f0a7bf",
         };
         jobs.push(build_job::job(tf, &build, &settings()));
     }
@@ -195,6 +203,43 @@ async fn stored(space: &Space, name: &str) -> Terraform {
     // The name of a build Job contains a digest that covers the image repository. Each resource has a separate image repository, so that
     // each resource gets a separate build Job.
     let image = format!("registry.test/team/{name}");
+    let pod = json!({
+        "resources": {"requests": {"cpu": 1}, "limits": {"memory": "4Gi", "example.com/gpu": "1"}},
+        "nodeSelector": {"pool": "terraform"},
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 1,
+            "podAffinityTerm": {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": {"matchLabels": {"a": "b"}},
+            },
+        }]}},
+        "topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"a": "b"}},
+        }],
+        "imagePullSecrets": [{"name": "more"}],
+        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["git.test"]}],
+        "dnsConfig": {"nameservers": ["10.0.0.2"]},
+        "volumes": [
+            {"name": "ca", "configMap": {"name": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"name": "login", "secret": {"secretName": "login"}},
+            {"name": "both", "projected": {"sources": [{"secret": {"name": "login"}}, {"configMap": {"name": "ca"}}]}},
+            {"name": "more", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+            {"name": "most", "emptyDir": {}},
+        ],
+        "volumeMounts": [
+            {"name": "ca", "mountPath": "/etc/company", "readOnly": true},
+            {"name": "login", "mountPath": "/etc/login", "subPath": "token"},
+            {"name": "both", "mountPath": "/etc/both"},
+            {"name": "more", "mountPath": "/mnt/more"},
+        ],
+        "env": [
+            {"name": "A", "value": "b"},
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "login", "key": "token"}}},
+        ],
+        "envFrom": [{"prefix": "B_", "configMapRef": {"name": "settings"}}],
+        "terminationGracePeriodSeconds": 900,
+    });
     let tf = with_all(
         resource(name),
         json!({
@@ -204,6 +249,8 @@ async fn stored(space: &Space, name: &str) -> Terraform {
             "/cache/storageClassName": "fast",
             "/containerRegistry/provider": "azure",
             "/containerRegistry/serviceAccountName": "pusher",
+            "/runner/pod": pod,
+            "/containerRegistry/builder/pod": pod,
         }),
     );
     serde_json::from_value(space.apply(&tf).await.unwrap()).unwrap()

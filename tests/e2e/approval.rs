@@ -44,7 +44,7 @@ pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
 
 #[tokio::test]
 async fn approval_of_a_plan_is_required_and_valid_once() {
-    scene("approval", |scene| async move {
+    Box::pin(scene("approval", |scene| async move {
         let counter = Counter::start().await;
         let module = |text: &str| {
             format!(
@@ -122,6 +122,6 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
         scene.deleted("web", &uid).await;
         assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
-    })
+    }))
     .await;
 }

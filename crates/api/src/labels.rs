@@ -16,6 +16,8 @@ pub const UID: &str = "alustan.io/uid";
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 /// Label of a build Job: tag of the image that it builds.
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
+/// Label of a build Job: digest of the options of its pod. Missing without options.
+pub const POD_OPTIONS: &str = "alustan.io/pod-options";
 /// Label of a run pod that may change real objects. Its value is `true`.
 pub const CHANGES: &str = "alustan.io/changes";
 /// Label of an orphaned object: it was left in place on deletion of the owning resource, for example a Secret with the state. Its value is

@@ -5,11 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use alustan_api::{Architecture, BuilderKind, Engine, EngineName, engine};
+use alustan_core::pod_policy::PodPolicy;
 use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings};
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
+
+use crate::pod_defaults;
 
 /// Environment variables with proxy settings. The operator also sets them in builder and runner containers.
 const PROXIES: [&str; 6] = [
@@ -155,6 +158,10 @@ pub(crate) struct Config {
     /// Changes apply without a restart.
     #[arg(long, env = "ALUSTAN_ALLOWED")]
     pub(crate) allowed: Option<PathBuf>,
+    /// YAML file with defaults and limits of pod options (docs/pods.md), usually in the mounted ConfigMap alustan-pods. The file may be
+    /// missing: there are then no defaults, and no options that need permission. It is read when the operator starts.
+    #[arg(long, env = "ALUSTAN_POD_DEFAULTS")]
+    pub(crate) pod_defaults: Option<PathBuf>,
     /// Directory with the secrets that sign requests to /hooks, usually a mounted Secret, with one secret per file. All secrets are
     /// accepted, so that a new one can be added before the old one is removed. Without this flag, /hooks refuses all requests.
     #[arg(long, env = "ALUSTAN_HOOK_SECRETS")]
@@ -290,6 +297,11 @@ impl Config {
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
             .collect();
+        let pods = match &self.pod_defaults {
+            Some(file) => pod_defaults::read(file, &environment)
+                .with_context(|| format!("--pod-defaults: failed to read {}", file.display()))?,
+            None => PodPolicy::default(),
+        };
         Ok(Settings {
             base_image: self.base_image.clone(),
             engines,
@@ -311,6 +323,7 @@ impl Config {
             max_timeout: self.max_timeout,
             cross_namespace_refs: self.allow_cross_namespace_refs,
             marks_namespaces: self.watch_namespaces.is_empty(),
+            pods,
         })
     }
 }

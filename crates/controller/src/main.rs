@@ -28,6 +28,7 @@ mod mirrors;
 mod native_driver;
 mod notify;
 mod observe;
+mod pod_defaults;
 mod push_events;
 mod queue;
 mod recent_reads;

@@ -68,7 +68,7 @@ pub(crate) async fn read_deleted(
     let Some(minimal) = parse_leniently(metadata.clone(), &stored, None) else {
         return Ok(None);
     };
-    let pin = pin(ctx, &minimal).await?;
+    let pin = Box::pin(pin(ctx, &minimal)).await?;
     Ok(parse_leniently(metadata, &stored, pin.as_ref()))
 }
 

@@ -17,6 +17,8 @@ pub mod metric_definitions;
 pub mod model;
 pub mod objects;
 pub mod observed;
+pub mod pod_policy;
+mod quantity;
 pub mod queue;
 pub mod settings;
 pub mod signature;

@@ -508,6 +508,7 @@ mod tests {
                 own_hash: String::new(),
                 found: BTreeMap::new(),
                 judged_by: String::new(),
+                pod: String::new(),
                 destroys: false,
                 engine: None,
                 trace_id: String::new(),

@@ -6,6 +6,7 @@ pub mod namespace;
 pub mod outputs;
 pub mod pod;
 pub mod pod_disruption_budget;
+mod pod_options;
 pub mod prepare;
 pub mod rbac;
 pub mod run_job;

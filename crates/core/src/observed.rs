@@ -247,6 +247,8 @@ pub struct InputsSeen {
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
     /// Names of deleted Secrets in `spec.runner.envFromSecrets`. Instead of these Secrets, destroy uses their data in the pin.
     pub gone: BTreeSet<String>,
+    /// Names of environment variables of runs from Secrets in pod options. The runner masks their values.
+    pub pod_secret_variables: BTreeSet<String>,
     /// Data key of the docker configuration in the Secret of `containerRegistry.secretRef`.
     pub registry_key: Option<String>,
     /// Docker configuration with the registry credentials. The operator copies it to the pin and to build Secrets. If it changes, the
@@ -285,6 +287,10 @@ pub struct BuildSeen {
     pub uid: String,
     /// Creation time of the Job.
     pub created_at: Timestamp,
+    /// Uid of the resource that started the build.
+    pub started_by: String,
+    /// Digest of the options of the build pod; empty without options.
+    pub pod_digest: String,
     /// Whether the Job has a pod.
     pub has_pod: bool,
     /// Time at which the build pod was bound to a node; `None` if it is not bound.

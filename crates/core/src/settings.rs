@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
+use crate::pod_policy::PodPolicy;
+
 /// Settings of the operator that are inputs of `decide`.
 #[expect(clippy::struct_excessive_bools, reason = "each bool is one setting")]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Base image, which contains the runner. Used for resources that set neither a base image nor an engine.
     pub base_image: String,
@@ -51,6 +53,8 @@ pub struct Settings {
     /// Whether the operator sets label `alustan.io/holds-state` on namespaces that contain Terraform state. An operator with
     /// `--watch-namespaces` sets no label, because it has no cluster-wide permission to patch namespaces.
     pub marks_namespaces: bool,
+    /// Defaults and limits of pod options.
+    pub pods: PodPolicy,
 }
 
 impl Settings {

@@ -44,6 +44,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         own_hash: String::new(),
         found: std::collections::BTreeMap::new(),
         judged_by: String::new(),
+        pod: String::new(),
         destroys: false,
         engine: None,
         trace_id: String::new(),

@@ -249,7 +249,8 @@ pub struct DriftFound {
 pub struct Failures {
     /// Key of the failure counter. A new key starts a new counter. For a run, the key is the config hash. It has prefix `destroy` for a destroy,
     /// and a digest of the approval settings if they are not the defaults. After a failed publication of outputs, it also has a digest of
-    /// `spec.outputs`. For a build, the key consists of the image tag, a digest of the registry credentials, and the builder.
+    /// `spec.outputs`. For a build, the key consists of the image tag, a digest of the registry credentials, and the builder. Both have a
+    /// digest of the pod options if there are any.
     pub of: String,
     /// Number of failures that use the retry budget. `u32::MAX` after a failure that requires a change by the user.
     pub count: u32,

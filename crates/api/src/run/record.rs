@@ -167,6 +167,9 @@ pub struct RunSpec {
     /// digest is not applied: a run creates a new plan instead.
     #[serde(default)]
     pub judged_by: String,
+    /// Digest of the options of the pod. Empty without options.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod: String,
     /// Whether the run destroys, or creates a destroy plan.
     #[serde(default)]
     pub destroys: bool,

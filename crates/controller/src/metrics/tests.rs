@@ -225,6 +225,8 @@ fn build_seen_by_several_resources_counts_once() {
         job: "build-1".to_owned(),
         uid: uid.to_owned(),
         created_at: ended - SignedDuration::from_secs(20),
+        started_by: String::new(),
+        pod_digest: String::new(),
         has_pod: true,
         scheduled_at: None,
         state: BuildState::Done(ended),

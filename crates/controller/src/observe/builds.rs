@@ -21,6 +21,9 @@ use crate::observe::pods::{pods, reported, scheduled_at, terminated, waiting_cau
 use crate::watch::mapping::{is_build_secret, is_build_secret_of};
 use crate::watch::trim::CONTROLLER_UID;
 
+/// Reason of the kubelet for a container that exceeded its memory limit.
+const OUT_OF_MEMORY: &str = "OOMKilled";
+
 /// A build. If the build failed and the pod status does not have the cause, also the name of the pod whose log has the cause.
 pub(super) struct Build {
     pub(super) seen: BuildSeen,
@@ -39,6 +42,8 @@ pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build>
     let seen = BuildSeen {
         job: name.to_owned(),
         created_at: timestamp(job.creation_timestamp().as_ref()),
+        started_by: label(&job, labels::UID),
+        pod_digest: label(&job, labels::POD_OPTIONS),
         has_pod: pod.is_some(),
         scheduled_at: pod.and_then(|pod| scheduled_at(pod)),
         has_build_secret: ctx
@@ -50,6 +55,11 @@ pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build>
         state,
     };
     Some(Build { seen, log_of })
+}
+
+/// Returns a label of `job`; empty if it is missing.
+fn label(job: &Job, key: &str) -> String {
+    job.labels().get(key).cloned().unwrap_or_default()
 }
 
 /// If `build` is active and has no pod, adds to the state of the build why the Job controller has not created the pod.
@@ -148,8 +158,9 @@ fn interruption(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Optio
     let disrupted = conditions
         .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
         .map(|condition| condition.reason.clone().unwrap_or_default());
-    let killed = (matches!(end.exit_code, 137 | 143) && end.reason.as_deref() != Some("OOMKilled"))
-        .then(|| format!("terminated by a signal, exit code {}", end.exit_code));
+    let killed = (matches!(end.exit_code, 137 | 143)
+        && end.reason.as_deref() != Some(OUT_OF_MEMORY))
+    .then(|| format!("terminated by a signal, exit code {}", end.exit_code));
     let cause = status.reason.clone().or(disrupted).or(killed)?;
     Some(Failure::transient(
         Reason::PodTerminated,
@@ -162,10 +173,20 @@ fn builder_failure(end: &ContainerStateTerminated) -> Failure {
     Failure::module(
         Reason::BuildFailed,
         format!(
-            "the builder failed with exit code {} ({reason})",
-            end.exit_code
+            "the builder failed with exit code {} ({reason}){}",
+            end.exit_code,
+            memory_hint(end)
         ),
     )
+}
+
+/// Returns a message suffix if a container of a build exceeded its memory limit.
+fn memory_hint(end: &ContainerStateTerminated) -> &'static str {
+    if end.reason.as_deref() == Some(OUT_OF_MEMORY) {
+        "; increase spec.containerRegistry.builder.pod.resources.limits.memory"
+    } else {
+        ""
+    }
 }
 
 fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
@@ -173,9 +194,10 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
         Failure::module(
             Reason::PrepareFailed,
             format!(
-                "failed to prepare the module: exit code {} ({})",
+                "failed to prepare the module: exit code {} ({}){}",
                 end.exit_code,
-                end.reason.as_deref().unwrap_or("Error")
+                end.reason.as_deref().unwrap_or("Error"),
+                memory_hint(end)
             ),
         )
     })

@@ -1,12 +1,13 @@
 //! Secrets and `ConfigMap`s that the spec refers to: read from the API server, or reused if a reconcile read them in the last seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use alustan_api::names::DOCKER_CONFIG_KEY;
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Reason, Script, Terraform};
+use alustan_core::model::pod_options;
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::observed::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
@@ -315,7 +316,27 @@ impl Reader<'_> {
                 seen.runner.insert(reference.name.clone(), strings(secret));
             }
         }
+        seen.pod_secret_variables = self.pod_secret_variables(tf).await?;
         Ok((seen, missing.0))
+    }
+
+    /// Returns the names of environment variables from Secrets in the options of run pods. A missing Secret is not a failure: the kubelet reports
+    /// it, unless it is optional.
+    async fn pod_secret_variables(&self, tf: &Terraform) -> Result<BTreeSet<String>, Error> {
+        let options = pod_options::of_run(tf, None, false, &self.observer.ctx.settings);
+        let mut keys = BTreeMap::new();
+        for reference in options
+            .env_from
+            .iter()
+            .filter_map(|source| source.secret_ref.as_ref())
+        {
+            let name = &reference.name;
+            if let Some(secret) = self.find(&self.observer.ctx.inputs.secrets, name).await? {
+                let secret_keys = secret.data.unwrap_or_default().into_keys().collect();
+                keys.insert(name.clone(), secret_keys);
+            }
+        }
+        Ok(pod_options::secret_variables(&options, &keys))
     }
 
     async fn scripts(&self, tf: &Terraform, missing: &mut Missing) -> Result<ScriptTexts, Error> {

@@ -26,13 +26,14 @@ pub(crate) const MAX_PROGRESS_BYTES: usize = 128 << 10;
 pub(crate) const MAX_VALUES_BYTES: usize = 256 * 1024;
 
 /// Labels that reconciles read.
-const LABELS: [&str; 10] = [
+const LABELS: [&str; 11] = [
     labels::MANAGED_BY,
     labels::COMPONENT,
     labels::NAME,
     labels::NAMESPACE,
     labels::UID,
     labels::IMAGE_TAG,
+    labels::POD_OPTIONS,
     labels::CHANGES,
     labels::ORPHANED,
     JOB_NAME,

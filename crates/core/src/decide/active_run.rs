@@ -29,8 +29,8 @@ const UNEXPLAINED_STARTUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(20
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
-    /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. After a change of the configuration,
-    /// cancels the run only if the run has no Job yet or its pod cannot start. In all other cases, the new configuration waits for the end
+    /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. After a change of the configuration or of
+    /// the pod options, cancels the run only if the run has no Job yet or its pod cannot start. In all other cases, the new configuration waits for the end
     /// of the run.
     pub(super) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
@@ -41,7 +41,9 @@ impl ReconcileCase<'_> {
         };
         // Do not create missing objects of a run that is cancelled: if the API server refused to create the Job, the later steps, which
         // cancel the run, would not be executed.
-        let is_replaced = config_changed && self.seen.job.is_none() && self.starting().is_some();
+        let options_changed = hash.is_some() && run.pod != self.pod_digest(run.destroys);
+        let changed = config_changed || options_changed;
+        let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.lost_approval(run) {
             self.cancel(&run.job, None);
         } else {
@@ -52,7 +54,7 @@ impl ReconcileCase<'_> {
             ));
         }
         let quiet = self.keeps_ready(run.kind, &run.trigger, &run.config_hash);
-        let stuck = self.check_startup(config_changed);
+        let stuck = self.check_startup(changed);
         let summary = match &target {
             Err(problem) if quiet && run.kind == RunKind::Drift => problem.clone(),
             Ok(_) | Err(_) => match stuck {
@@ -283,8 +285,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the summary of a run that cannot start. Cancels the run after the startup timeout, or at once if the configuration has
-    /// `changed`. No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is
+    /// Returns the summary of a run that cannot start. Cancels the run after the startup timeout, or at once if the configuration or
+    /// the pod options have `changed`. No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is
     /// retried.
     pub(super) fn check_startup(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();

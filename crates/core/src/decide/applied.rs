@@ -4,7 +4,7 @@ use alustan_api::run::{Applied, RunKind, Trigger};
 
 use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, publish_outputs};
-use crate::model::approval_policy;
+use crate::model::{approval_policy, pod_options};
 
 impl ReconcileCase<'_> {
     /// Whether configuration `hash` is applied ([`Self::is_applied`]), and a run of this kind and trigger only checks for drift or restores
@@ -39,7 +39,11 @@ impl ReconcileCase<'_> {
     /// Returns the key under which failures with config hash `hash` are counted. If the last failure was a failed publication of outputs
     /// with this hash, returns the key for publications; otherwise, returns the key for runs.
     pub(super) fn failure_key(&self, hash: &str) -> String {
-        let run_key = approval::failure_key(hash, &approval_policy::policy_digest(self.tf, false));
+        let policy_digest = approval_policy::policy_digest(self.tf, false);
+        let run_key = pod_options::with_digest(
+            approval::failure_key(hash, &policy_digest),
+            &self.pod_digest(false),
+        );
         let outputs_key = publish_outputs::failure_key(&run_key, self.tf);
         if self.history.failures.of == outputs_key {
             outputs_key

@@ -13,6 +13,7 @@ use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
 use crate::model::approval_policy::{may_need_approval, policy_digest};
 use crate::model::facts::sets_approval;
+use crate::model::pod_options;
 use crate::model::summary::{differences, logs, patch};
 
 /// Returns the key under which failures of a run are counted. It contains the config hash and the digest of the approval policy: after a
@@ -27,7 +28,7 @@ pub(super) fn failure_key(config_hash: &str, policy_digest: &str) -> String {
 
 /// Returns the key under which failures of `run` are counted.
 pub(super) fn run_failure_key(run: &RunSpec) -> String {
-    failure_key(&run.config_hash, &run.judged_by)
+    pod_options::with_digest(failure_key(&run.config_hash, &run.judged_by), &run.pod)
 }
 
 /// Returns the pending plan of run `number`, which reported that its plan needs approval.

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
 use crate::model::image::ImageSeen;
+use crate::model::pod_options;
 use crate::observed::{OutputsSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 use crate::step::Step;
@@ -30,6 +31,20 @@ pub(super) struct ReconcileCase<'a> {
     pub(super) history: History,
     pub(super) outputs: OutputsSeen,
     pub(super) steps: Vec<Step>,
+}
+
+impl ReconcileCase<'_> {
+    /// Returns the digest of the options of the pod of a run. `destroys`: whether the run destroys, or creates a destroy plan.
+    pub(super) fn pod_digest(&self, destroys: bool) -> String {
+        let attempted = self.current.attempted;
+        let pin = self
+            .seen
+            .pin
+            .as_ref()
+            .map(|pin| pin.of_what_exists(attempted));
+        let options = pod_options::of_run(self.tf, pin, destroys, self.settings);
+        pod_options::digest(&options)
+    }
 }
 
 pub(super) fn has_finalizer(tf: &Terraform) -> bool {

@@ -15,10 +15,10 @@ use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::image_outcome::ImageWait;
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, deletion_hold, retry, state_volume};
-use crate::model::approval_policy;
 use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
 use crate::model::image::ImagePlan;
 use crate::model::summary::{self, Summary, abandon_suffix, with_unknown_history};
+use crate::model::{approval_policy, pod_options};
 use crate::observed::{Answer, ForeignState};
 use crate::queue::Class;
 use crate::status::notifications::{FINAL_DELIVERY_TIMEOUT, is_subscribed};
@@ -252,8 +252,11 @@ fn attempt(
         return case.done(&lost, None, None);
     }
     let (tf, history) = (case.tf, &case.history);
-    let failure_key =
-        approval::failure_key(&run.config.hash, &approval_policy::policy_digest(tf, true));
+    let policy_digest = approval_policy::policy_digest(tf, true);
+    let failure_key = pod_options::with_digest(
+        approval::failure_key(&run.config.hash, &policy_digest),
+        &case.pod_digest(true),
+    );
     run.trigger = destroy_run::trigger(&case, &failure_key);
     run.kind = approval_policy::kind(tf, true);
     if facts::asked(tf, history) {
@@ -345,7 +348,8 @@ fn continue_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let blocked = |reason: String, message: &str| {
         Summary::blocked(State::Destroying, reason, format!("{message}{abandon}"))
     };
-    let summary = match (case.check_startup(false), case.overdue()) {
+    let options_changed = run.pod != case.pod_digest(run.destroys);
+    let summary = match (case.check_startup(options_changed), case.overdue()) {
         (Some(stuck), _) => Summary {
             requeue_at: stuck.requeue_at,
             ..blocked(stuck.reason, &stuck.message)

@@ -13,7 +13,7 @@ use crate::model::pod_wait::{self, NO_POD_TIMEOUT, startup_since, startup_timeou
 use crate::model::summary::{
     Summary, format_time, logs_in, query_failure, retries_exhausted, retry_summary,
 };
-use crate::model::{facts, pull_secret};
+use crate::model::{facts, pod_options, pull_secret};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
 use crate::observed::{Answer, BuildSeen, BuildState, Seen, SourceSeen, Waiting};
@@ -111,8 +111,8 @@ fn missing_after_build(
     missing(Vec::new(), waiting)
 }
 
-/// Returns the key under which failures of a build are counted. It contains the image tag, the digest of the docker configuration, and the
-/// builder: after a change of one of them, the count starts again.
+/// Returns the key under which failures of a build are counted. It contains the image tag, the digests of docker configuration and pod
+/// options, and the builder: after a change of one of them, the count starts again.
 fn failure_key(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
@@ -129,7 +129,11 @@ fn failure_key(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
             .map(|image| format!(" by {image}"))
             .unwrap_or_default(),
     };
-    format!("{} with {short_digest}{suffix}", plan.tag)
+    let pod_digest = pod_options::digest(&pod_options::of_build(case.tf, case.settings));
+    pod_options::with_digest(
+        format!("{} with {short_digest}{suffix}", plan.tag),
+        &pod_digest,
+    )
 }
 
 fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> ImageAvailability {
@@ -179,6 +183,23 @@ fn active_build(
         };
         return missing(secret_step, active);
     };
+    let pod_digest = pod_options::digest(&pod_options::of_build(case.tf, case.settings));
+    let is_own = case.tf.metadata.uid.as_ref() == Some(&build.started_by);
+    if is_own && build.pod_digest != pod_digest {
+        let delete = Step::DeleteJob {
+            namespace: case.settings.build_namespace_of(case.tf).to_owned(),
+            name: build.job.clone(),
+            uid: build.uid.clone(),
+        };
+        let message = format!(
+            "the build of the runner image cannot start: {obstacle}; its pod options changed, so it \
+             is started again"
+        );
+        return missing(
+            vec![delete],
+            Summary::busy(State::Building, Reason::Retrying, message),
+        );
+    }
     let since = startup_since(build.created_at, build.scheduled_at, case.now);
     let deadline = since + startup_timeout(&obstacle, case.settings);
     let message = format!("the build of the runner image cannot start: {obstacle}");
@@ -356,6 +377,7 @@ fn start_build(
             build_objects(case),
         )
     };
+    let pod = pod_options::of_build(tf, case.settings);
     let build = Build {
         image: plan,
         artifact,
@@ -366,6 +388,8 @@ fn start_build(
         build_secret: build_secret.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
         cache: has_cache(case),
+        pod: &pod,
+        pod_digest: &pod_options::digest(&pod),
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();

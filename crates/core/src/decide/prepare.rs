@@ -56,7 +56,7 @@ pub fn prepare<'a>(
 ) -> Prepared<'a> {
     let tf = effective(tf, seen);
     let refusal = allow_lists::refusal(&tf, &seen.allowed, &seen.accounts);
-    let recorded = run_result::record_result(&tf, seen, now);
+    let recorded = run_result::record_result(&tf, seen, settings, now);
     Prepared {
         tf,
         seen,

@@ -13,9 +13,10 @@ use kube_core::ResourceExt;
 use crate::decide::publish_outputs::{self, delete_unlisted};
 use crate::decide::{approval, state_volume};
 use crate::model::facts::open_run;
-use crate::model::progress;
+use crate::model::{pod_options, progress};
 use crate::objects::{outputs, run_job};
 use crate::observed::{JobSeen, RecordSeen, Seen};
+use crate::settings::Settings;
 use crate::step::{Keep, Step, Swap};
 
 /// Maximum number of reports in the history.
@@ -39,7 +40,12 @@ pub(super) struct RecordedResult {
 
 /// Records the report of the current run in the history: the report of the runner, or a report of the operator if the run can no longer
 /// report. `None` if the run has not ended or is already recorded.
-pub(super) fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
+pub(super) fn record_result(
+    tf: &Terraform,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
     let own_report = current
@@ -58,7 +64,8 @@ pub(super) fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Opti
         }
         (report, current.outputs.as_ref())
     } else {
-        let report = synthetic_report(current, run, seen.job.as_ref(), now)?;
+        let memory = memory_limit(tf, seen, run, settings);
+        let report = synthetic_report(current, run, seen.job.as_ref(), memory, now)?;
         steps.extend(close_steps(&current.record, run));
         (report, None)
     };
@@ -184,6 +191,7 @@ fn synthetic_report(
     current: &RecordSeen,
     run: &RunSpec,
     job: Option<&JobSeen>,
+    memory_limit: Option<String>,
     now: Timestamp,
 ) -> Option<RunReport> {
     let record = &current.record;
@@ -195,7 +203,7 @@ fn synthetic_report(
     let failure = if record.cancel && !claimed {
         record.given_up.clone()
     } else {
-        Some(lost_pod_failure(record, run, job))
+        Some(lost_pod_failure(record, run, job, memory_limit))
     };
     has_ended.then(|| RunReport {
         number: record.number,
@@ -224,9 +232,25 @@ fn synthetic_report(
     })
 }
 
+/// Returns the memory limit of the engine in `run`. `None` if the pod options changed after the start of the run.
+fn memory_limit(tf: &Terraform, seen: &Seen, run: &RunSpec, settings: &Settings) -> Option<String> {
+    let attempted = seen.record.as_ref()?.record.attempted;
+    let pin = seen.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
+    let options = pod_options::of_run(tf, pin, run.destroys, settings);
+    let is_unchanged = pod_options::digest(&options) == run.pod;
+    is_unchanged
+        .then(|| run_job::memory_limit(&options))
+        .flatten()
+}
+
 /// Returns the failure of a run whose pod ended without a report. If the pod exceeded its memory limit, the failure uses the retry budget,
 /// because a retry would fail again. Any other cause is a transient failure.
-fn lost_pod_failure(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
+fn lost_pod_failure(
+    record: &RunRecord,
+    run: &RunSpec,
+    job: Option<&JobSeen>,
+    memory_limit: Option<String>,
+) -> Failure {
     let cause = job
         .and_then(|job| job.ended.as_deref())
         .unwrap_or("cause unknown");
@@ -245,7 +269,10 @@ fn lost_pod_failure(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) ->
         (Reason::PodTerminated, "the run had not changed any object")
     };
     let (class, reason, cause) = if cause.starts_with(OUT_OF_MEMORY) {
-        let cause = format!("{cause}; the memory limit is {}", run_job::MEMORY);
+        let limit = memory_limit.map_or_else(String::new, |limit| {
+            format!("the memory limit is {limit}; ")
+        });
+        let cause = format!("{cause}; {limit}increase spec.runner.pod.resources.limits.memory");
         (FailureClass::Module, Reason::OutOfMemory, cause)
     } else {
         (FailureClass::Transient, reason, cause.to_owned())

@@ -12,12 +12,11 @@ use serde_json::Value;
 use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, state_volume};
 use crate::digest;
-use crate::model::approval_policy;
 use crate::model::config_hash::Config;
 use crate::model::facts::requested;
-use crate::model::progress;
 use crate::model::pull_secret::{docker_secret, pull_secret};
 use crate::model::state_slots::managed_state;
+use crate::model::{approval_policy, pod_options, progress};
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
@@ -86,6 +85,7 @@ impl RunRequest {
             own_hash: self.config.own_hash.clone(),
             found: self.config.found.clone(),
             judged_by: approval_policy::policy_digest(tf, self.inputs.approval.destroy),
+            pod: case.pod_digest(self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
             engine: history.base.as_ref().and_then(|base| base.engine.clone()),
             trace_id: trace_id(&record.key, tf, number, *now),
@@ -344,6 +344,9 @@ fn job(
     let mut pull_secrets: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
     pull_secrets.dedup();
     let docker = docker_secret(tf, seen);
+    let attempted = record.record.attempted;
+    let pin = seen.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
+    let pod = pod_options::of_run(tf, pin, run.destroys, settings);
     let parts = RunJobInputs {
         number,
         run,
@@ -354,6 +357,7 @@ fn job(
         docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
         cache: run.cache,
         account: inputs.service_account.as_deref(),
+        pod: &pod,
     };
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
 }

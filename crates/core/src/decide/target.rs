@@ -11,7 +11,7 @@ use crate::decide::opt_in::engine_too_old;
 use crate::model::config_hash::Config;
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary};
-use crate::model::{base_image, run_inputs, state_conflict, state_slots};
+use crate::model::{base_image, pod_options, run_inputs, state_conflict, state_slots};
 use crate::observed::{Answer, SourceSeen};
 
 /// The configuration to apply.
@@ -54,7 +54,9 @@ impl ReconcileCase<'_> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(summary::configuration_failure(invalid));
         }
-        if let Some(violation) = image::settings_violation(self.tf, self.settings) {
+        if let Some(violation) = image::settings_violation(self.tf, self.settings)
+            .or_else(|| pod_options::refusal(self.tf, self.settings))
+        {
             return Err(summary::configuration_failure(&violation));
         }
         if let Some(refusal) = self.refusal {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::digest;
 use crate::model::config_hash::Config;
 use crate::model::state_slots::managed_state;
-use crate::model::{approval_policy, facts, orphans};
+use crate::model::{approval_policy, facts, orphans, pod_options};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
 /// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots.
@@ -40,6 +40,7 @@ pub fn run_inputs(
             .runner
             .values()
             .flat_map(BTreeMap::keys)
+            .chain(&seen.pod_secret_variables)
             .cloned()
             .collect(),
         scripts: seen.scripts.clone(),
@@ -203,6 +204,9 @@ pub fn config(
     }
     if let (true, Some(object)) = (inputs.strict_variables, own_values.as_object_mut()) {
         object.insert("strictVariables".to_owned(), true.into());
+    }
+    if let (Some(pod), Some(object)) = (pod_options::hashed(tf), own_values.as_object_mut()) {
+        object.insert("pod".to_owned(), pod);
     }
     let own_hash = digest::keyed(key, &own_values);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();

@@ -5,7 +5,7 @@ use std::time::Duration as StdDuration;
 
 use alustan_api::labels::image::{CONTEXT as CONTEXT_LABEL, NAMESPACE as NAMESPACE_LABEL};
 use alustan_api::labels::{self, Component};
-use alustan_api::{BuilderKind, RegistryProvider, Terraform, names, paths};
+use alustan_api::{BuilderKind, PodOptions, RegistryProvider, Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, LocalObjectReference, PodSpec, PodTemplateSpec, SecurityContext,
@@ -14,8 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
-use super::{cache_pvc, meta_of_build, pod};
+use super::{cache_pvc, meta_of_build, pod, pod_options};
 use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
+use crate::pod_policy::BUILD_GRACE;
 use crate::settings::Settings;
 
 /// Lifetime of a finished build Job, in seconds. During this time, a user can read its log with `kubectl logs`.
@@ -49,6 +50,10 @@ pub struct Build<'a> {
     pub namespace_uid: &'a str,
     /// Whether the pod mounts the cache volume.
     pub cache: bool,
+    /// Options of the pod.
+    pub pod: &'a PodOptions,
+    /// Digest of the options of the pod; empty without options.
+    pub pod_digest: &'a str,
 }
 
 /// Returns the Job of `build`. Its name is derived from the image tag, so resources with the same content share one build (rule 1).
@@ -57,6 +62,9 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     let mut metadata = meta_of_build(tf, name, Component::Build, settings);
     if let Some(labels) = &mut metadata.labels {
         labels.insert(labels::IMAGE_TAG.to_owned(), build.image.tag.clone());
+        if !build.pod_digest.is_empty() {
+            labels.insert(labels::POD_OPTIONS.to_owned(), build.pod_digest.to_owned());
+        }
     }
     Job {
         spec: Some(JobSpec {
@@ -64,14 +72,18 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
             backoff_limit: Some(0),
             pod_replacement_policy: Some("Failed".to_owned()),
             ttl_seconds_after_finished: Some(TTL_AFTER_FINISHED),
-            template: PodTemplateSpec {
-                metadata: Some(ObjectMeta {
-                    labels: Some(pod_labels(tf, &metadata)),
-                    annotations: Some(pod_annotations()),
-                    ..ObjectMeta::default()
-                }),
-                spec: Some(pod_spec(tf, build, settings)),
-            },
+            template: pod_options::apply(
+                build.pod,
+                &[prepare::PREPARE_CONTAINER],
+                PodTemplateSpec {
+                    metadata: Some(ObjectMeta {
+                        labels: Some(pod_labels(tf, &metadata)),
+                        annotations: Some(pod_annotations()),
+                        ..ObjectMeta::default()
+                    }),
+                    spec: Some(pod_spec(tf, build, settings)),
+                },
+            ),
             ..JobSpec::default()
         }),
         metadata,
@@ -161,7 +173,12 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
         service_account_name: account.filter(|_| in_own_namespace).cloned(),
-        termination_grace_period_seconds: Some(5),
+        termination_grace_period_seconds: Some(
+            build
+                .pod
+                .termination_grace_period_seconds
+                .unwrap_or(BUILD_GRACE),
+        ),
         volumes: Some(volumes),
         ..PodSpec::default()
     }

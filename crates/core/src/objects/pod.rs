@@ -43,6 +43,11 @@ pub(crate) fn identity_labels(
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
+/// Whether `key` is a label or annotation in [`WITHOUT_SIDECARS`].
+pub(crate) fn is_sidecar_key(key: &str) -> bool {
+    WITHOUT_SIDECARS.iter().any(|(name, _)| *name == key)
+}
+
 /// Returns the node selector for an image of `architecture`.
 pub(crate) fn node_selector(architecture: Architecture) -> BTreeMap<String, String> {
     let label = "kubernetes.io/arch".to_owned();
@@ -105,12 +110,17 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
 /// kubelet would evict other pods.
 const SCRATCH: &str = "20Gi";
 
+/// Returns the maximum size of an `emptyDir` volume.
+pub(crate) fn scratch_size() -> Quantity {
+    Quantity(SCRATCH.to_owned())
+}
+
 /// Returns an `emptyDir` volume.
 pub(crate) fn scratch(name: &str) -> Volume {
     Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource {
-            size_limit: Some(Quantity(SCRATCH.to_owned())),
+            size_limit: Some(scratch_size()),
             ..EmptyDirVolumeSource::default()
         }),
         ..Volume::default()

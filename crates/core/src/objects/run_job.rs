@@ -4,24 +4,23 @@ use std::collections::BTreeMap;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::RunSpec;
-use alustan_api::{RegistryProvider, Terraform, names, paths};
+use alustan_api::{PodOptions, RegistryProvider, Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, LocalObjectReference, PodSpec, PodTemplateSpec,
-    ProjectedVolumeSource, SecretEnvSource, ServiceAccountTokenProjection, Volume, VolumeMount,
-    VolumeProjection,
+    ProjectedVolumeSource, ResourceRequirements, SecretEnvSource, ServiceAccountTokenProjection,
+    Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
 use super::prepare::{self, Prepare};
-use super::{cache_pvc, meta, pod};
+use super::{cache_pvc, meta, pod, pod_options};
+use crate::pod_policy::RUN_GRACE;
 use crate::settings::Settings;
 
-/// Memory limit of the container that executes the engine.
-pub(crate) const MEMORY: &str = "2Gi";
-/// Termination grace period of apply and destroy, in seconds (rule 8).
-const GRACE_CHANGING: i64 = 600;
+/// Default memory limit of the container that executes the engine.
+const MEMORY: &str = "2Gi";
 /// Termination grace period of plan and drift check, which change no real objects, in seconds.
 const GRACE_READING: i64 = 30;
 /// Lifetime of a projected token, in seconds.
@@ -50,6 +49,8 @@ pub struct RunJobInputs<'a> {
     pub cache: bool,
     /// ServiceAccount of the pod; `None` for the ServiceAccount that the operator creates for the resource.
     pub account: Option<&'a str>,
+    /// Options of the pod.
+    pub pod: &'a PodOptions,
 }
 
 /// Builds the Job of a run. The Job has one pod and does not retry: after a failure, the operator starts a new run.
@@ -64,10 +65,14 @@ pub fn job(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> Job
         spec: Some(JobSpec {
             backoff_limit: Some(0),
             pod_replacement_policy: Some("Failed".to_owned()),
-            template: PodTemplateSpec {
-                metadata: Some(pod_metadata(&metadata, parts)),
-                spec: Some(pod_spec(tf, parts, settings)),
-            },
+            template: pod_options::apply(
+                parts.pod,
+                &[ENGINE_CONTAINER, prepare::PREPARE_CONTAINER],
+                PodTemplateSpec {
+                    metadata: Some(pod_metadata(&metadata, parts)),
+                    spec: Some(pod_spec(tf, parts, settings)),
+                },
+            ),
             ..JobSpec::default()
         }),
         metadata,
@@ -126,7 +131,8 @@ fn pod_spec(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> Po
     volumes.extend(docker.map(|(name, key)| prepare::docker_config(name, key)));
     let account = parts.account.map(str::to_owned);
     let grace = if run.kind.changes() {
-        GRACE_CHANGING
+        let option = parts.pod.termination_grace_period_seconds;
+        option.unwrap_or(RUN_GRACE)
     } else {
         GRACE_READING
     };
@@ -211,6 +217,21 @@ fn unpacked() -> [VolumeMount; 2] {
     ]
 }
 
+/// Returns the default resources of the container that executes the engine.
+fn engine_resources() -> ResourceRequirements {
+    pod::resources("50m", "128Mi", MEMORY)
+}
+
+/// Returns the memory limit of the container that executes the engine, in a pod with `options`.
+pub(crate) fn memory_limit(options: &PodOptions) -> Option<String> {
+    let resources = match &options.resources {
+        Some(resources) => pod_options::with_resources(engine_resources(), resources),
+        None => engine_resources(),
+    };
+    let limit = resources.limits?.remove("memory")?;
+    Some(limit.0)
+}
+
 fn container(
     tf: &Terraform,
     parts: &RunJobInputs<'_>,
@@ -267,7 +288,7 @@ fn container(
                 })
                 .collect(),
         ),
-        resources: Some(pod::resources("50m", "128Mi", MEMORY)),
+        resources: Some(engine_resources()),
         security_context: Some(pod::restricted()),
         volume_mounts: Some(mounts),
         ..Container::default()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Anything, Architecture, BuilderKind, Terraform};
+use alustan_core::pod_policy::PodPolicy;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -40,6 +41,7 @@ pub(crate) fn settings() -> Settings {
         max_timeout: SignedDuration::from_hours(24),
         cross_namespace_refs: false,
         marks_namespaces: true,
+        pods: PodPolicy::default(),
     }
 }
 

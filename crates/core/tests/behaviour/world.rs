@@ -20,7 +20,7 @@ use alustan_api::{NotificationEvent, Reason, Terraform, TerraformStatus};
 use alustan_core::observed::allow_list::Allowed;
 use alustan_core::observed::{
     AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, Ownership,
-    RecordSeen, StackSeen,
+    RecordSeen, StackSeen, Waiting,
 };
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -41,7 +41,7 @@ pub(crate) struct Config {
     pub(crate) size: serde_json::Value,
     pub(crate) cloud: u32,
     pub(crate) image: String,
-    /// Backend, scripts, values of `spec.variablesFrom`, engine, base image and ServiceAccount.
+    /// Backend, scripts, values of `spec.variablesFrom`, engine, base image, ServiceAccount, and environment and volumes in pod options.
     pub(crate) other_inputs: serde_json::Value,
 }
 
@@ -88,6 +88,10 @@ pub(crate) struct Build {
     /// Build Secret that the controller created for this build.
     pub(crate) secret: Option<Secret>,
     pub(crate) created_at: Timestamp,
+    /// Labels of the Job.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Why the build pod cannot start.
+    pub(crate) obstacle: Option<Waiting>,
     /// Whether the Job controller cannot create the build pod.
     pub(crate) pod_denied: bool,
     pub(crate) state: BuildState,

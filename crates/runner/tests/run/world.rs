@@ -248,6 +248,7 @@ impl World {
             own_hash: "hash".into(),
             found: BTreeMap::new(),
             judged_by: String::new(),
+            pod: String::new(),
             destroys: false,
             engine: None,
             trace_id: String::new(),

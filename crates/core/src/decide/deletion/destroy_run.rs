@@ -130,6 +130,7 @@ fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     let seen = case.seen.found();
     run_inputs::refresh(case.tf, &case.seen.stack.variables, &mut inputs);
     let secret_names = seen.runner.values().flat_map(BTreeMap::keys);
+    let secret_names = secret_names.chain(&seen.pod_secret_variables);
     inputs.secret_environment.extend(secret_names.cloned());
     inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);

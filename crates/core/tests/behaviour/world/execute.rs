@@ -444,6 +444,8 @@ impl World {
                 needs_build_secret: borrows,
                 secret: None,
                 created_at: now,
+                labels: job.labels().clone(),
+                obstacle: None,
                 pod_denied: false,
                 state: BuildState::Active(None),
             });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
-use alustan_api::{Anything, BackendSpec, Script, names};
+use alustan_api::{Anything, BackendSpec, Script, labels, names};
 use alustan_core::decide::decide;
 use alustan_core::decide::prepare::{Prepared, Query, prepare};
 use alustan_core::model::admission;
@@ -360,14 +360,22 @@ impl World {
     fn build(&self, plan: &ImagePlan) -> Option<BuildSeen> {
         let job = names::build_job(&plan.tag);
         let build = self.builds.get(&job)?;
+        let label = |key| build.labels.get(key).cloned().unwrap_or_default();
         Some(BuildSeen {
             job,
             uid: build.uid.clone(),
             created_at: build.created_at,
+            started_by: label(labels::UID),
+            pod_digest: label(labels::POD_OPTIONS),
             has_pod: !build.pod_denied,
             scheduled_at: self.scheduled_at,
             has_build_secret: build.secret.is_some(),
-            state: build.state.clone(),
+            state: match (&build.state, &build.obstacle) {
+                (BuildState::Active(None), Some(obstacle)) => {
+                    BuildState::Active(Some(obstacle.clone()))
+                }
+                (state, _) => state.clone(),
+            },
         })
     }
 
@@ -499,6 +507,10 @@ impl World {
         let base = &spec.container_registry.base_image;
         let runner = spec.runner.as_ref();
         let account = runner.and_then(|runner| runner.service_account_name.as_ref());
+        let pod = runner
+            .and_then(|runner| runner.pod.as_ref())
+            .map(|pod| serde_json::json!([pod.env, pod.env_from, pod.volumes, pod.volume_mounts]))
+            .filter(|pod| *pod != serde_json::json!([[], [], [], []]));
         Config {
             context,
             size: spec
@@ -514,7 +526,8 @@ impl World {
                 self.trigger_values(),
                 engine,
                 base,
-                account
+                account,
+                pod
             ]),
         }
     }
