@@ -113,8 +113,20 @@ pub fn classify(step: RunStep, code: i32, stderr: &str) -> Failure {
             cut(&message, MAX_TEXT - PRIVATE_MODULES.len() - 2)
         );
     }
+    if code == KILLED {
+        message = format!(
+            "{}{MEMORY_HINT}",
+            cut(&message, MAX_TEXT - MEMORY_HINT.len())
+        );
+    }
     failure(class, reason, message)
 }
+
+/// Exit code of a process that SIGKILL ended: 128 plus the number of the signal.
+const KILLED: i32 = 137;
+/// Suffix of the message of a process that SIGKILL ended. If a container exceeds its memory limit, the kernel kills one or all of its processes
+/// (<https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/>).
+const MEMORY_HINT: &str = "; the process was killed: if the container exceeded its memory limit, increase limits.memory in spec.runner.pod.resources, or for a build in spec.containerRegistry.builder.pod.resources";
 
 fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
     let lower = words.to_lowercase();
