@@ -200,6 +200,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
                 "additionalProperties": false,
             }),
         ),
+        ("podDefaults", pod_defaults()),
         ("networkPolicy.from", objects),
         (
             "networkPolicy.blocked",
@@ -220,6 +221,17 @@ fn engine_pattern() -> String {
         .collect();
     let engines = engines.join("|");
     format!(r"^({engines}):[0-9]+\.[0-9]+\.[0-9]+[^=]*=[^,]+$")
+}
+
+/// Returns the constraint of `podDefaults`. The operator checks the content of the four keys.
+fn pod_defaults() -> Value {
+    json!({
+        "properties": {
+            "runs": {"type": "object"}, "builds": {"type": "object"},
+            "allowed": {"type": "object"}, "maximum": {"type": "object"},
+        },
+        "additionalProperties": false,
+    })
 }
 
 /// Builds the schema of `values.yaml`. The schema refuses unknown keys.
