@@ -39,6 +39,7 @@ mod order;
 mod orphan;
 mod outages;
 mod outputs;
+mod pods;
 mod rbac;
 mod registry;
 mod restore;

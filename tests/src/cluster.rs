@@ -10,6 +10,9 @@ use tokio::process::Command;
 
 use crate::scene::until;
 
+/// Key of the taint that [`Cluster::taint_node`] adds to the node.
+pub const TAINT: &str = "alustan.test/dedicated";
+
 /// Dev cluster of `make cluster-up`, with the operator installed.
 #[derive(Clone)]
 pub struct Cluster {
@@ -186,10 +189,23 @@ impl Cluster {
         self.run("hack/install", &[]).await;
     }
 
-    /// Repairs the cluster after a test: starts all components, uncordons the node, scales the operator to one replica.
+    /// Adds a taint with key [`TAINT`] to the node. New pods without a toleration are not scheduled.
+    pub async fn taint_node(&self) {
+        let taint = format!("{TAINT}=e2e:NoSchedule");
+        self.run("kubectl", &["taint", "node", "node1", &taint])
+            .await;
+    }
+
+    /// Repairs the cluster after a test: starts all components, uncordons the node and removes its taint, scales the operator to one
+    /// replica.
     pub async fn mend(&self) {
         self.start().await;
         self.run("kubectl", &["uncordon", "node1"]).await;
+        // Ignores an error: the node usually has no such taint.
+        let taint = format!("{TAINT}-");
+        let _untainted = self
+            .output("kubectl", &["taint", "node", "node1", &taint], None)
+            .await;
         self.scale_operator(1).await;
     }
 }

@@ -25,7 +25,7 @@ mod state_server;
 mod sweep;
 
 pub use canary::Canaries;
-pub use cluster::{Cluster, NetworkOutage};
+pub use cluster::{Cluster, NetworkOutage, TAINT};
 pub use counter::Counter;
 pub use gate::Gate;
 pub use inbox::{Inbox, Message};
