@@ -2,7 +2,7 @@
 
 use super::super::fields::{Row, differs, has, lacks};
 
-const POD: &str = "runner pods have no template. Resources, nodes and images are those of the operator; `containerRegistry.baseImage` sets another base image";
+const POD: &str = "not copied: `runner.pod` has resources, scheduling, labels, annotations and volumes (docs/pods.md). Images and containers have no option; `containerRegistry.baseImage` sets another base image";
 const ARGS: &str = "commands of the engine have fixed arguments; `scripts` replace commands";
 const VERSION: &str = "`engine.version` from the catalogue of the operator. A constraint such as `~> 1.3` is not copied";
 const TERRAGRUNT: &str = "a base image with terragrunt, and `scripts` that call it";

@@ -2,7 +2,7 @@
 
 use super::super::fields::{Row, differs, has, lacks};
 
-const POD: &str = "runner pods have no template. Resources, nodes and images are those of the operator; `containerRegistry.baseImage` sets another base image";
+const POD: &str = "not copied: `runner.pod` has resources, scheduling, labels, annotations and volumes (docs/pods.md). Images and containers have no option; `containerRegistry.baseImage` sets another base image";
 const LOCK: &str = "a locked state is retried without a time limit (`StateLocked`). Release it with `terraform force-unlock`, or with `kubectl alustan unlock` for a `managed` state";
 
 /// Fields below `spec`.
