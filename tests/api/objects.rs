@@ -74,6 +74,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
         variables: BTreeMap::from([("size".to_owned(), json!(3))]),
         own_variables: BTreeSet::new(),
         strict_variables: false,
+        var_files: Vec::new(),
         secret_variables: BTreeSet::new(),
         secret_environment: BTreeSet::new(),
         scripts: ScriptTexts::default(),

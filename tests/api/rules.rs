@@ -123,6 +123,36 @@ async fn approval_plan_and_rules_are_validated() {
 }
 
 #[tokio::test]
+async fn variable_files_are_paths_of_tfvars_files() {
+    let space = Space::new().await;
+    let good = [
+        json!([]),
+        json!(["prod.tfvars", "../env/prod.tfvars.json", "./a b/c.tfvars"]),
+        json!(vec!["x.tfvars"; 20]),
+    ];
+    accepts(&space, "/varFiles", &good).await;
+    let message =
+        "must be paths of .tfvars or .tfvars.json files, relative to the folder of the module";
+    let bad = [
+        "",
+        "prod.tf",
+        "/etc/x.tfvars",
+        ".tfvars.yaml",
+        "a\nb.tfvars",
+    ];
+    refuses(&space, "/varFiles", message, &bad.map(|path| json!([path]))).await;
+    refuses(
+        &space,
+        "/varFiles",
+        "Too many",
+        &[json!(vec!["x.tfvars"; 21])],
+    )
+    .await;
+    let long = format!("{}.tfvars", "x".repeat(506));
+    refuses(&space, "/varFiles", "Too long", &[json!([long])]).await;
+}
+
+#[tokio::test]
 async fn engine_name_and_version_are_validated() {
     let space = Space::new().await;
     let good = [

@@ -229,6 +229,7 @@ pub enum Reason {
     Unknown,
     Unschedulable,
     ValueNotUTF8,
+    VarFileNotFound,
     VariableUndeclared,
     VariablesInvalid,
     VolumeTerminating,

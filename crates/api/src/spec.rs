@@ -39,6 +39,11 @@ pub use registry_provider::{RegistryProvider, WorkloadIdentity};
 pub use runner::{CacheSpec, IdentityToken, RunnerSpec};
 pub use scripts::{Script, Scripts};
 
+const VAR_FILES: &str =
+    r"self.all(path, path.matches('^[^/\\x00-\\x1f][^\\x00-\\x1f]*[.]tfvars([.]json)?$'))";
+const VAR_FILES_HELP: &str =
+    "must be paths of .tfvars or .tfvars.json files, relative to the folder of the module";
+
 /// Desired state of a `Terraform` resource.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
@@ -81,6 +86,18 @@ pub struct TerraformSpec {
     /// not get the variable, and condition Ready and the log of the run contain its name. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_variables: bool,
+
+    /// Paths of files with values of variables (`.tfvars` or `.tfvars.json`) in the repository, relative to the folder of the module. Example:
+    /// `[common.tfvars, ../environments/prod.tfvars]`. The engine gets them with `-var-file`, in this order: later files take precedence over
+    /// earlier files, and all of them over `terraform.tfvars` and `*.auto.tfvars` of the module. `variables` and `variablesFrom` take precedence
+    /// over the files. Files outside the folder of the module need no entry in `gitRepo.include`: they are part of the context, and a commit
+    /// that changes them is handled as a commit to the module. A missing file is refused (`VarFileNotFound`), and so is a path outside the
+    /// repository (`InvalidPath`). The files are in git, so their values are not masked. At most 20 entries of at most 512 characters.
+    /// Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20), inner(length(max = 512)))]
+    #[x_kube(validation = Rule::new(VAR_FILES).message(VAR_FILES_HELP))]
+    pub var_files: Vec<String>,
 
     /// References to values of variables in Secrets, ConfigMaps, outputs of other resources and fields of objects. Later entries take
     /// precedence over earlier entries. `variables` takes precedence over all entries. A changed value starts a run, at most one per

@@ -55,6 +55,24 @@ pub fn module_directory(root: &Path, path: &str) -> Option<PathBuf> {
     Some(directory)
 }
 
+/// Returns the path of a file in the context `root`. `path`: path relative to the folder `directory` of the context, after symbolic links in the
+/// path of this folder are resolved. Each `..` removes one name. `None` if `path` or `directory` leaves the context.
+pub fn file_in_context(root: &Path, directory: &Path, path: &str) -> Option<PathBuf> {
+    let resolved = fs::canonicalize(directory).ok()?;
+    let folder = resolved.strip_prefix(fs::canonicalize(root).ok()?).ok()?;
+    let mut names = Vec::new();
+    let parts = [folder, Path::new(path)];
+    for component in parts.into_iter().flat_map(Path::components) {
+        match component {
+            Component::Normal(name) => names.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => drop(names.pop()?),
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(root.join(names.into_iter().collect::<PathBuf>()))
+}
+
 /// Writes a file and sets its permissions to `mode`, also if the file already exists.
 pub fn write_private(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     use std::io::Write;
@@ -102,5 +120,23 @@ mod tests {
         assert_eq!(module_directory(root, "./a/b/"), Some("/m/a/b".into()));
         assert_eq!(module_directory(root, "a/../../b"), None);
         assert_eq!(module_directory(root, "/etc"), None);
+    }
+
+    #[test]
+    fn file_outside_the_context_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        symlink("a/b", root.join("live")).unwrap();
+        for module in ["a/b", "live"] {
+            let file = |path| file_in_context(root, &root.join(module), path);
+            assert_eq!(file("x.tfvars"), Some(root.join("a/b/x.tfvars")));
+            assert_eq!(
+                file("../../env/./x.tfvars"),
+                Some(root.join("env/x.tfvars"))
+            );
+            assert_eq!(file("../../../x.tfvars"), None);
+            assert_eq!(file("/x.tfvars"), None);
+        }
     }
 }

@@ -186,6 +186,7 @@ impl GitCache {
         let module = WantedModule {
             path: &question.spec.module_path(question.url)?,
             include: &question.spec.includes()?,
+            var_files: question.spec.valid_var_files()?,
             submodules: question.spec.submodules,
             allows: question.allows,
         };

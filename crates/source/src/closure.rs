@@ -276,6 +276,47 @@ impl Closure {
         Ok(())
     }
 
+    /// Adds a file of `spec.varFiles`, and the symbolic links in its path. `file`: path relative to the folder of the root module, after
+    /// symbolic links in the path of this folder are resolved. Does nothing while the root module is in a submodule that is not fetched yet.
+    pub(crate) fn add_var_file(&mut self, file: &str) -> Result<(), Error> {
+        if self.modules.is_empty() {
+            return Ok(());
+        }
+        let invalid = |why| invalid_var_file(file, why);
+        let path = repopath::join(&self.root, file)
+            .ok_or_else(|| invalid("leads out of the repository"))?;
+        let not_found = |why| Error::VarFileNotFound {
+            path: path.clone(),
+            commit: self.commit.clone(),
+            why,
+        };
+        let followed = self
+            .tree
+            .follow(&path, &self.steps)
+            .map_err(|error| match error {
+                Unresolvable::Missing => not_found(""),
+                Unresolvable::Outside => {
+                    invalid("leads out of the repository through a symbolic link")
+                }
+                Unresolvable::Loop => invalid("contains a cycle of symbolic links"),
+                Unresolvable::TooLong => invalid("contains too many folders and symbolic links"),
+            })?;
+        match followed.target {
+            Target::File(file) => {
+                self.singles.extend(followed.links);
+                self.singles.insert(file);
+                Ok(())
+            }
+            Target::Folder(_) => Err(not_found(" (it is a folder)")),
+            Target::Submodule(submodule) => {
+                let refusal = not_found(
+                    " (it is in a submodule: set `gitRepo.submodules: true` to fetch it)",
+                );
+                self.enter_submodule(submodule, || refusal)
+            }
+        }
+    }
+
     /// Returns object id and size of a file, or of the target file of a link.
     fn content(&self, path: &str) -> Option<(String, u64)> {
         let entry = self.tree.get(path)?;
@@ -327,6 +368,14 @@ fn invalid_path(path: &str, why: &str) -> Error {
     Error::InvalidPath {
         path: path.escape_debug().to_string(),
         why: why.to_owned(),
+    }
+}
+
+/// Returns the error for the entry `path` of `spec.varFiles`.
+pub(crate) fn invalid_var_file(path: &str, why: &'static str) -> Error {
+    Error::InvalidVarFile {
+        path: path.escape_debug().to_string(),
+        why,
     }
 }
 

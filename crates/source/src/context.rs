@@ -5,7 +5,9 @@ use std::fmt;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::{error::Error, reference::Revision, repopath, url::RepositoryUrl};
+use crate::{
+    closure::invalid_var_file, error::Error, reference::Revision, repopath, url::RepositoryUrl,
+};
 
 /// Returns whether submodules may be fetched from a repository. Allow lists for repositories apply to submodules as well.
 pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
@@ -21,6 +23,8 @@ pub struct ContextSpec {
     pub path: Option<String>,
     /// Additional files and folders for the context, with paths from the root of the repository.
     pub include: Vec<String>,
+    /// Files with values of variables (`spec.varFiles`), with paths from the folder of the module.
+    pub var_files: Vec<String>,
     /// Whether to fetch git submodules.
     pub submodules: bool,
 }
@@ -42,6 +46,22 @@ impl ContextSpec {
 
     pub(crate) fn includes(&self) -> Result<Vec<String>, Error> {
         self.include.iter().map(|path| relative(path)).collect()
+    }
+
+    /// Returns the paths of the variable files from the folder of the module.
+    ///
+    /// # Errors
+    /// [`Error::InvalidVarFile`] if a path is absolute or contains control characters.
+    pub(crate) fn valid_var_files(&self) -> Result<&[String], Error> {
+        for path in &self.var_files {
+            if path.starts_with('/') {
+                return Err(invalid_var_file(path, "is absolute"));
+            }
+            if path.chars().any(char::is_control) {
+                return Err(invalid_var_file(path, "contains control characters"));
+            }
+        }
+        Ok(&self.var_files)
     }
 }
 
@@ -147,6 +167,26 @@ mod tests {
             };
             let error = spec.includes().unwrap_err();
             assert_eq!(error.reason().as_str(), "InvalidPath", "{bad}");
+        }
+    }
+
+    #[test]
+    fn invalid_paths_of_variable_files_are_refused() {
+        for (bad, why) in [
+            ("/etc/x.tfvars", "is absolute"),
+            ("a\nb.tfvars", "contains control characters"),
+        ] {
+            let spec = ContextSpec {
+                var_files: vec!["../good.tfvars".to_owned(), bad.to_owned()],
+                ..ContextSpec::default()
+            };
+            let error = spec.valid_var_files().unwrap_err();
+            assert_eq!(error.reason().as_str(), "InvalidPath", "{bad}");
+            let text = error.to_string();
+            assert!(
+                text.contains("spec.varFiles") && text.contains(why),
+                "{text}"
+            );
         }
     }
 }

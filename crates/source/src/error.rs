@@ -36,6 +36,26 @@ pub enum Error {
         /// Reason for which the path is invalid.
         why: String,
     },
+    /// An entry of `spec.varFiles` is not a valid path in the repository.
+    #[error(
+        "spec.varFiles: the path `{path}` {why}; set a path relative to the folder of the module"
+    )]
+    InvalidVarFile {
+        /// Invalid path, with special characters escaped.
+        path: String,
+        /// Reason for which the path is invalid.
+        why: &'static str,
+    },
+    /// The commit does not have a file of `spec.varFiles`.
+    #[error("spec.varFiles: the repository has no file `{path}` at commit {commit}{why}")]
+    VarFileNotFound {
+        /// Path from the root of the repository.
+        path: String,
+        /// Commit in which the file was searched.
+        commit: String,
+        /// Additional reason with a leading space, or empty.
+        why: &'static str,
+    },
     /// The path does not exist in the repository.
     #[error("path `{path}` does not exist in the repository at commit {commit}")]
     PathNotFound {
@@ -262,7 +282,8 @@ impl Error {
         match self {
             Self::InvalidUrl { .. } => Reason::InvalidGitUrl,
             Self::InvalidReference { .. } => Reason::InvalidReference,
-            Self::InvalidPath { .. } => Reason::InvalidPath,
+            Self::InvalidPath { .. } | Self::InvalidVarFile { .. } => Reason::InvalidPath,
+            Self::VarFileNotFound { .. } => Reason::VarFileNotFound,
             Self::PathNotFound { .. } => Reason::PathNotFound,
             Self::ReferenceNotFound { is_tag: true, .. } => Reason::TagNotFound,
             Self::ReferenceNotFound { is_tag: false, .. } => Reason::BranchNotFound,
@@ -299,6 +320,8 @@ impl Error {
             Self::InvalidUrl { .. }
             | Self::InvalidReference { .. }
             | Self::InvalidPath { .. }
+            | Self::InvalidVarFile { .. }
+            | Self::VarFileNotFound { .. }
             | Self::PathNotFound { .. }
             | Self::ReferenceNotFound { .. }
             | Self::RepositoryEmpty { .. }

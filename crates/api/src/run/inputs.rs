@@ -23,6 +23,9 @@ pub struct RunInputs {
     /// Whether the run fails if the module does not declare a name in [`Self::own_variables`]. Ignored by destroy runs.
     #[serde(default)]
     pub strict_variables: bool,
+    /// Files with values of variables, in order of precedence: paths relative to the folder of the module.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub var_files: Vec<String>,
     /// Names of variables from Secrets and from sensitive outputs. The runner masks their values.
     #[serde(default)]
     pub secret_variables: BTreeSet<String>,

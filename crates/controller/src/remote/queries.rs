@@ -60,6 +60,7 @@ impl Repository {
         let spec = ContextSpec {
             path: repo.path.clone(),
             include,
+            var_files: tf.spec.var_files.clone(),
             submodules: repo.submodules,
         };
         let secrets = hash::plain(&(
@@ -94,13 +95,15 @@ impl Repository {
         PollInterval::new(interval, &self.remote.identity)
     }
 
-    /// Returns a text that identifies the module, independent of the commit: repository, reference, credentials, path and included files.
+    /// Returns a text that identifies the module, independent of the commit: repository, reference, credentials, path,
+    /// included files and variable files.
     pub(crate) fn module_identity(&self) -> String {
         format!(
-            "{} {:?} {:?} {}",
+            "{} {:?} {:?} {:?} {}",
             self.revision_query(),
             self.spec.path,
             self.spec.include,
+            self.spec.var_files,
             self.spec.submodules
         )
     }

@@ -34,8 +34,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the last known commit and context from status and pin. `None` if repository, reference or path in the spec have changed
-    /// since. The commit may be outdated, so no run or build starts with it.
+    /// Returns the last known commit and context from status and pin. `None` if repository, reference, path or variable files in the
+    /// spec have changed since. The commit may be outdated, so no run or build starts with it.
     pub(super) fn last_source(&self) -> Option<SourceSeen> {
         let source = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
@@ -44,7 +44,9 @@ impl ReconcileCase<'_> {
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
         let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
-        is_same_checkout(&pinned, &self.tf.spec.git_repo).then(|| SourceSeen {
+        let is_same_context = is_same_checkout(&pinned, &self.tf.spec.git_repo)
+            && pin.inputs.var_files == self.tf.spec.var_files;
+        is_same_context.then(|| SourceSeen {
             revision: source.revision.clone(),
             context,
             artifact: digest.to_owned(),

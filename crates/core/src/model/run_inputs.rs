@@ -34,6 +34,7 @@ pub fn run_inputs(
         path: source.path.clone(),
         own_variables: variables(tf).into_keys().collect(),
         strict_variables: tf.spec.strict_variables,
+        var_files: tf.spec.var_files.clone(),
         secret_variables: secrets(&variables_from),
         variables: all_variables(tf, &variables_from),
         secret_environment: seen
@@ -207,6 +208,9 @@ pub fn config(
     }
     if let (Some(pod), Some(object)) = (pod_options::hashed(tf), own_values.as_object_mut()) {
         object.insert("pod".to_owned(), pod);
+    }
+    if let (false, Some(object)) = (inputs.var_files.is_empty(), own_values.as_object_mut()) {
+        object.insert("varFiles".to_owned(), json!(inputs.var_files));
     }
     let own_hash = digest::keyed(key, &own_values);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();

@@ -1,35 +1,48 @@
 //! File with the values of variables that the engine reads, and errors of the engine that quote the file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::declarations::Declared;
 use super::environment::fits_environment;
-use super::variables::Values;
+use super::variables::{Values, parsed};
 
 /// Generated file with values of the module's variables. Its name sorts after the files of the module, so the engine reads the file last, and its
 /// values take precedence.
 pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 
-/// Returns the content of the tfvars file: the values of declared variables.
+/// Returns the content of the tfvars file: the values of declared variables. `has_var_files`: whether `spec.varFiles` has entries.
 ///
 /// If the value of a variable of a complex type is a string, the file does not contain the variable: the engine parses the string from the
-/// environment variable `TF_VAR_name`. A string that does not fit into an environment variable is parsed as JSON for the file. If the string is not
-/// JSON, the file contains the string, and the engine reports a type error.
-pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values {
+/// environment variable `TF_VAR_name`. Variable files take precedence over environment variables. Therefore, with variable files, and for a
+/// string that does not fit into an environment variable, the string is parsed for the file. If the string is neither HCL without functions
+/// nor JSON, the file contains the string, and the engine reports a type error.
+pub fn tfvars(
+    values: &Values,
+    declared: &BTreeMap<String, Declared>,
+    has_var_files: bool,
+) -> Values {
     let value_in_file = |(name, value): (&String, &Value)| {
         let declared = declared.get(name)?;
         let value = match value {
-            Value::String(text) if declared.complex && fits_environment(text) => return None,
+            Value::String(text) if declared.complex && !has_var_files && fits_environment(text) => {
+                return None;
+            }
             Value::String(text) if declared.complex => {
-                serde_json::from_str(text).unwrap_or_else(|_| value.clone())
+                parsed(text).unwrap_or_else(|| value.clone())
             }
             _ => value.clone(),
         };
         Some((name.clone(), value))
     };
     values.iter().filter_map(value_in_file).collect()
+}
+
+/// Removes the path of the context `root` from an error of the engine, so that the error names variable files by their path in the repository.
+pub fn without_root(error: &str, root: &Path) -> String {
+    error.replace(&format!("{}/", root.display()), "")
 }
 
 /// Formats values as JSON with each value on its own lines, so that lines that the engine quotes in an error contain no other value.
@@ -115,9 +128,14 @@ mod tests {
             ),
         ]);
         let given = values(json!({"a": "1", "list": "[1,2]", "other": true}));
-        assert_eq!(tfvars(&given, &declared), values(json!({"a": "1"})));
+        assert_eq!(tfvars(&given, &declared, false), values(json!({"a": "1"})));
         let given = values(json!({"list": [1, 2]}));
-        assert_eq!(tfvars(&given, &declared), given);
+        assert_eq!(tfvars(&given, &declared, false), given);
+        let given = values(json!({"a": "1", "list": "[1, -2, \"x\", { k = null, j : true }]"}));
+        assert_eq!(
+            tfvars(&given, &declared, true),
+            values(json!({"a": "1", "list": [1, -2, "x", {"k": null, "j": true}]}))
+        );
         // Neither string fits into an environment variable: each is longer than `MAX_VALUE_BYTES`, and the second contains NUL.
         let long = "x".repeat(MAX_VALUE_BYTES);
         for (text, wanted) in [
@@ -125,7 +143,10 @@ mod tests {
             (long.clone() + "\0", json!(long.clone() + "\0")),
         ] {
             let given = values(json!({ "list": text }));
-            assert_eq!(tfvars(&given, &declared), values(json!({ "list": wanted })));
+            assert_eq!(
+                tfvars(&given, &declared, false),
+                values(json!({ "list": wanted }))
+            );
             assert!(environment(&given).is_empty());
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hcl_edit::expr::Expression;
+use hcl_edit::expr::{Expression, ObjectKey, UnaryOperator};
 use serde_json::Value;
 
 /// Values by variable name.
@@ -33,6 +33,46 @@ pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         collect_texts(value, &mut texts);
     }
     texts
+}
+
+/// Parses a literal in HCL syntax, or JSON. Returns `None` for other text, for example for an expression with a function call.
+pub(super) fn parsed(text: &str) -> Option<Value> {
+    let literal = text.parse::<Expression>().ok();
+    literal
+        .as_ref()
+        .and_then(literal_value)
+        .or_else(|| serde_json::from_str(text).ok())
+}
+
+fn literal_value(expression: &Expression) -> Option<Value> {
+    match expression {
+        Expression::Null(_) => Some(Value::Null),
+        Expression::Bool(value) => Some((*value.value()).into()),
+        Expression::Number(number) => serde_json::from_str(&number.value().to_string()).ok(),
+        Expression::String(text) => Some(text.value().clone().into()),
+        Expression::Array(items) => items.iter().map(literal_value).collect(),
+        Expression::Object(fields) => {
+            let fields = fields.iter().map(|(key, field)| {
+                let name = match key {
+                    ObjectKey::Ident(name) => name.to_string(),
+                    ObjectKey::Expression(Expression::String(name)) => name.value().clone(),
+                    ObjectKey::Expression(_) => return None,
+                };
+                Some((name, literal_value(field.expr())?))
+            });
+            fields
+                .collect::<Option<serde_json::Map<_, _>>>()
+                .map(Value::Object)
+        }
+        Expression::Parenthesis(inner) => literal_value(inner.inner()),
+        Expression::UnaryOp(operation) if *operation.operator.value() == UnaryOperator::Neg => {
+            match literal_value(&operation.expr)? {
+                Value::Number(number) => serde_json::from_str(&format!("-{number}")).ok(),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
 }
 
 fn collect_texts(value: &Value, texts: &mut Vec<String>) {

@@ -10,6 +10,7 @@ mod planning;
 mod results;
 mod state_migration;
 
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use alustan_api::Reason;
@@ -158,15 +159,15 @@ impl Session {
                 Ok(())
             }
             None => {
-                let arguments = [
+                let words = [
                     "apply",
                     "-destroy",
                     NO_COLOR,
                     "-auto-approve",
                     "-input=false",
-                ]
-                .map(Into::into)
-                .into();
+                ];
+                let mut arguments: Vec<OsString> = words.map(Into::into).into();
+                arguments.extend(self.var_file_arguments());
                 self.engine(
                     RunStep::Destroy,
                     arguments,

@@ -1,5 +1,6 @@
 //! A claimed run that is ready to execute the engine: files, environment variables, and the HTTP server for a managed state.
 
+mod arguments;
 mod command_result;
 mod commands;
 mod files;
@@ -35,7 +36,7 @@ use crate::state::server::StateServer;
 use crate::workspace::module_directory;
 
 pub(crate) use command_result::stopped;
-use files::{for_scripts, trusted, write_files};
+use files::{for_scripts, trusted, var_files, write_files};
 
 /// Time limit of `show`, `output` and `state pull`, and of a push of a migrated state.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_mins(5);
@@ -88,6 +89,8 @@ pub(crate) struct Session {
     bare_environment: Vars,
     script_environment: Vars,
     backend_config: Option<PathBuf>,
+    /// Paths of the files in `spec.varFiles`, in order of precedence.
+    var_files: Vec<PathBuf>,
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
@@ -153,8 +156,9 @@ impl Session {
         let own_backend = claimed.record.own_backend.iter();
         masked.extend(own_backend.flat_map(secrets::values::of_own_backend));
         commands.redactor = Redactor::new(masked);
+        let var_files = var_files(&paths, &directory, &inputs)?;
         let (scripts, backend_config) =
-            write_files(&paths, &directory, &inputs, &values, &declared)?;
+            write_files(&paths, &directory, &inputs, &values, &declared, &var_files)?;
         let mut environment = environment(&vars, &paths);
         environment.extend(trusted(&vars, &paths)?);
         environment.remove(certificates::BUNDLE);
@@ -190,6 +194,7 @@ impl Session {
             bare_environment,
             script_environment,
             backend_config,
+            var_files,
             started,
             undeclared,
             lock_seen: Mutex::default(),

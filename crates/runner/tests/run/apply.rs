@@ -287,6 +287,73 @@ fn undeclared_variables_are_reported_and_refused_if_strict() {
     assert!(message.contains(advice), "{message}");
 }
 
+const THREE: &str = r#"
+    variable "a" { default = "default" }
+    variable "b" { default = "default" }
+    variable "c" { default = "default" }
+    variable "list" {
+      type    = list(string)
+      default = []
+    }
+    output "all" { value = "${var.a} ${var.b} ${var.c} ${join(",", var.list)}" }
+"#;
+
+#[test]
+fn variable_files_are_applied_in_order_before_variables() {
+    let mut world = World::new("");
+    world.write_module("web/main.tf", THREE);
+    world.write_module("web/z.auto.tfvars", "a = \"auto\"\nb = \"auto\"\n");
+    let common = "a = \"common\"\nb = \"common\"\nc = \"common\"\nlist = [\"common\"]\n";
+    world.write_module("web/common.tfvars", common);
+    world.write_module("env/prod.tfvars.json", r#"{"b": "prod", "c": "prod"}"#);
+    world.inputs.path = "web".into();
+    world.inputs.var_files = ["common.tfvars", "../env/prod.tfvars.json"]
+        .map(Into::into)
+        .into();
+    let all = |world: &mut World| {
+        world.run(RunKind::Apply).expect(RunResult::Done);
+        text(&world.outputs().unwrap(), "all")
+    };
+    assert_eq!(all(&mut world), "common prod prod common");
+    world.inputs.variables = [
+        ("c".to_owned(), json!("variable")),
+        ("list".to_owned(), json!("[\"variable\"]")),
+    ]
+    .into();
+    assert_eq!(all(&mut world), "common prod variable variable");
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    // A required variable with a value in the file alone: destroy gets the files as well.
+    world.write_module("web/required.tf", "variable \"required\" {}\n");
+    world.write_module("web/common.tfvars", &format!("{common}required = 1\n"));
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+}
+
+#[test]
+fn missing_variable_file_fails_the_run() {
+    let mut world = World::new(THREE);
+    for file in ["prod.tfvars", "../prod.tfvars"] {
+        world.inputs.var_files = vec![file.into()];
+        let ran = world.run(RunKind::Apply);
+        let message = ran.expect_failure(FailureClass::User, "VarFileNotFound");
+        assert!(
+            message.contains(&format!(
+                "spec.varFiles: the context has no file \"{file}\""
+            )),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn invalid_variable_file_is_named_by_its_path_in_the_repository() {
+    let mut world = World::new(THREE);
+    world.write_module("env/prod.tfvars", "list = 3\n");
+    world.inputs.var_files = vec!["env/prod.tfvars".into()];
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "VariablesInvalid");
+    assert!(message.contains("on env/prod.tfvars line 1"), "{message}");
+}
+
 #[test]
 fn known_secrets_are_not_printed() {
     let mut world = World::new(

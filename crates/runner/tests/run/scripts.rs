@@ -43,6 +43,19 @@ fn an_apply_script_alone_applies_without_a_plan() {
 }
 
 #[test]
+fn engine_commands_of_scripts_use_the_variable_files() {
+    let mut world = World::new(MODULE);
+    world.write_module("env/prod.tfvars", "name = \"prod\"\n");
+    world.inputs.var_files = vec!["env/prod.tfvars".into()];
+    world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "prod");
+    world.inputs.variables.insert("name".into(), json!("own"));
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "own");
+}
+
+#[test]
 fn script_may_run_init_with_the_backend_config() {
     let mut world = World::with_local_backend(MODULE);
     world.inputs.scripts.apply = Some("terraform init\nterraform apply -auto-approve".into());

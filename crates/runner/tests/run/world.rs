@@ -81,6 +81,7 @@ impl World {
             variables: BTreeMap::new(),
             own_variables: BTreeSet::new(),
             strict_variables: false,
+            var_files: Vec::new(),
             secret_variables: BTreeSet::new(),
             secret_environment: BTreeSet::new(),
             scripts: ScriptTexts::default(),

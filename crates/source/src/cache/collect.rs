@@ -53,6 +53,8 @@ pub(super) struct WantedModule<'a> {
     pub(super) path: &'a str,
     /// Additional files and folders (`gitRepo.include`).
     pub(super) include: &'a [String],
+    /// Files with values of variables (`spec.varFiles`), with paths from the folder of the module.
+    pub(super) var_files: &'a [String],
     /// Whether to fetch submodules (`gitRepo.submodules`).
     pub(super) submodules: bool,
     /// Returns whether submodules may be fetched from a repository.
@@ -110,6 +112,7 @@ impl RepositoryCall<'_> {
     ) -> Result<Selection, Error> {
         let commit = commit.to_string();
         let (path, include) = (module.path.to_owned(), module.include.to_vec());
+        let var_files = module.var_files.to_vec();
         let (tree, submodules) = (tree.clone(), module.submodules);
         let limits = ContextLimits {
             files: self.options.context_files,
@@ -119,6 +122,9 @@ impl RepositoryCall<'_> {
         let started = move || {
             let mut closure = Closure::new(tree, &commit, submodules);
             closure.start(&path, &include)?;
+            var_files
+                .iter()
+                .try_for_each(|file| closure.add_var_file(file))?;
             let requests = closure.files_to_read();
             Ok::<_, Error>((closure, requests))
         };

@@ -47,6 +47,15 @@ fn close_with(
     }
 }
 
+/// Returns the closure of the root module in folder `root`, with the variable file at `path`.
+fn close_with_var_file(tree: &Tree, root: &str, path: &str) -> Result<Selection, Error> {
+    let mut closure = Closure::new(Arc::new(tree.clone()), "c0ffee", false);
+    closure.start(root, &[])?;
+    closure.add_var_file(path)?;
+    while !closure.files_to_read().is_empty() {}
+    closure.finish(LIMITS)
+}
+
 fn call(source: &str) -> String {
     format!("module \"m\" {{\n  source = \"{source}\"\n}}\n")
 }
@@ -115,6 +124,67 @@ fn engine_artifacts_are_excluded() {
     assert_eq!(
         paths(&closure),
         [".terraform.lock.hcl", "main.tf", "remote.tfstate.tf"]
+    );
+}
+
+#[rstest]
+#[case::in_the_module("./prod.tfvars", &["web/main.tf", "web/prod.tfvars"])]
+#[case::outside("../env/prod.tfvars", &["env/prod.tfvars", "web/main.tf", "web/prod.tfvars"])]
+#[case::link(
+    "../env/link.tfvars",
+    &["env/link.tfvars", "shared/x.tfvars", "web/main.tf", "web/prod.tfvars"]
+)]
+fn variable_file_is_part_of_the_closure(#[case] path: &str, #[case] wanted: &[&str]) {
+    let tree = tree(&[
+        "web/main.tf",
+        "web/prod.tfvars",
+        "env/prod.tfvars",
+        "env/other.tfvars",
+        "env/link.tfvars -> ../shared/x.tfvars",
+        "shared/x.tfvars",
+    ]);
+    assert_eq!(
+        paths(&close_with_var_file(&tree, "web", path).unwrap()),
+        wanted
+    );
+}
+
+/// The engine resolves `..` after the symbolic links in the path of its working directory.
+#[test]
+fn variable_file_is_relative_to_the_resolved_module_folder() {
+    let tree = tree(&["live -> a/web", "a/web/main.tf", "a/x.tfvars", "x.tfvars"]);
+    let closure = close_with_var_file(&tree, "live", "../x.tfvars").unwrap();
+    assert_eq!(paths(&closure), ["a/web/main.tf", "a/x.tfvars", "live"]);
+}
+
+#[rstest]
+#[case::missing(
+    "../env/prod.tfvars",
+    "VarFileNotFound",
+    "no file `env/prod.tfvars` at commit c0ffee"
+)]
+#[case::folder("../env/x.tfvars", "VarFileNotFound", "it is a folder")]
+#[case::submodule("../sub/x.tfvars", "VarFileNotFound", "gitRepo.submodules: true")]
+#[case::link("out.tfvars", "InvalidPath", "leads out of the repository through")]
+#[case::outside("../../x.tfvars", "InvalidPath", "leads out of the repository")]
+fn unusable_variable_file_is_refused(
+    #[case] path: &str,
+    #[case] expected: &str,
+    #[case] message: &str,
+) {
+    let tree = tree(&[
+        "web/main.tf",
+        "web/out.tfvars -> ../../x.tfvars",
+        "env/x.tfvars/a",
+        "sub @",
+    ]);
+    let error = close_with_var_file(&tree, "web", path).err().unwrap();
+    assert_eq!(error.reason().as_str(), expected);
+    assert!(!error.is_transient());
+    let text = error.to_string();
+    assert!(
+        text.contains("spec.varFiles") && text.contains(message),
+        "{text}"
     );
 }
 

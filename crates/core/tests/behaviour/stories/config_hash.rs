@@ -57,6 +57,7 @@ fn aws() -> serde_json::Value {
 #[case::a_variable(inputs(&terraform().with_variable("size", 9), &InputsSeen::default()))]
 #[case::the_type_of_a_variable(inputs(&terraform().with_variable("size", "0"), &InputsSeen::default()))]
 #[case::a_backend(inputs(&terraform().with("/backend", aws()), &InputsSeen::default()))]
+#[case::variable_files(RunInputs { var_files: vec!["prod.tfvars".to_owned()], ..usual() })]
 #[case::the_path(RunInputs { path: "other".to_owned(), ..usual() })]
 #[case::a_secret_part_of_the_backend(RunInputs {
     backend: BackendInputs {
@@ -137,6 +138,7 @@ fn moved() -> serde_json::Value {
 
 #[rstest]
 #[case::variable("/variables/size", json!(9))]
+#[case::variable_files("/varFiles", json!(["prod.tfvars"]))]
 #[case::backend("/backend", moved())]
 #[case::script("/scripts/apply", json!({ "inline": "make apply" }))]
 #[case::repository("/containerRegistry/imageName", json!("registry.test/other/web"))]

@@ -527,7 +527,8 @@ impl World {
                 engine,
                 base,
                 account,
-                pod
+                pod,
+                spec.var_files
             ]),
         }
     }

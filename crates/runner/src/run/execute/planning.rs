@@ -57,6 +57,7 @@ impl Session {
         if goal == Goal::Destroy {
             arguments.push("-destroy".into());
         }
+        arguments.extend(self.var_file_arguments());
         arguments.push(option("-out=", &self.paths.plan_file()));
         let made = self
             .engine(RunStep::Plan, arguments, StopPolicy::Quick, deadline, &good)

@@ -11,20 +11,43 @@ use alustan_api::run::RunInputs;
 use crate::certificates;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
-use crate::failure::transient;
+use crate::failure::{transient, user};
 use crate::module::declarations::Declared;
 use crate::module::tfvars;
 use crate::module::variables::Values;
 use crate::paths::{Paths, Vars};
 use crate::state::backend;
-use crate::workspace::write_private;
+use crate::workspace::{file_in_context, write_private};
 
+/// Returns the paths of the files in `spec.varFiles`. `directory`: folder of the module.
+///
+/// # Errors
+/// Fails if the context does not contain a file.
+pub(super) fn var_files(
+    paths: &Paths,
+    directory: &Path,
+    inputs: &RunInputs,
+) -> Result<Vec<PathBuf>, Failure> {
+    let root = paths.module_copy();
+    let found = |file: &String| {
+        file_in_context(&root, directory, file)
+            .filter(|path| path.is_file())
+            .ok_or_else(|| {
+                let message = format!("spec.varFiles: the context has no file {file:?}");
+                user(Reason::VarFileNotFound, message)
+            })
+    };
+    inputs.var_files.iter().map(found).collect()
+}
+
+/// Writes the files of a run. `directory`: folder of the module. `var_files`: paths of the files in `spec.varFiles`.
 pub(super) fn write_files(
     paths: &Paths,
     directory: &Path,
     inputs: &RunInputs,
     values: &Values,
     declared: &BTreeMap<String, Declared>,
+    var_files: &[PathBuf],
 ) -> Result<(ScriptCommands, Option<PathBuf>), Failure> {
     let write = || {
         let block = inputs
@@ -33,7 +56,7 @@ pub(super) fn write_files(
             .as_deref()
             .filter(|_| inputs.backend.write_block);
         backend::write_block(directory, block)?;
-        let tfvars = tfvars::tfvars(values, declared);
+        let tfvars = tfvars::tfvars(values, declared, !var_files.is_empty());
         if !tfvars.is_empty() {
             write_private(
                 &directory.join(tfvars::FILE),
@@ -47,9 +70,27 @@ pub(super) fn write_files(
         ];
         write_private(&paths.cli_config(), cli_config(&mirrors).as_bytes(), 0o644)?;
         let config = backend::write_config(&paths.work, &inputs.backend)?;
-        Ok::<_, std::io::Error>((ScriptCommands::write(&paths.work, &inputs.scripts)?, config))
+        let scripts = ScriptCommands::write(&paths.work, &inputs.scripts)?;
+        if scripts.any() {
+            copy_var_files(directory, var_files)?;
+        }
+        Ok::<_, std::io::Error>((scripts, config))
     };
     write().map_err(|error| unwritten(&error))
+}
+
+/// Copies the variable files into the folder of the module under names that the engine loads without an argument, so that every engine
+/// command of a script uses them. The names sort after the files of the module and before [`tfvars::FILE`].
+fn copy_var_files(directory: &Path, var_files: &[PathBuf]) -> std::io::Result<()> {
+    for (number, file) in var_files.iter().enumerate() {
+        let is_json = file
+            .extension()
+            .is_some_and(|extension| extension == "json");
+        let extension = if is_json { "tfvars.json" } else { "tfvars" };
+        let name = format!("zzz-alustan-{number:02}.auto.{extension}");
+        std::fs::copy(file, directory.join(name))?;
+    }
+    Ok(())
 }
 
 fn unwritten(error: &std::io::Error) -> Failure {

@@ -109,9 +109,10 @@ impl Session {
     }
 
     /// Replaces, in the message of a failure, each position in the generated tfvars file by the field of the resource that sets the
-    /// variable.
+    /// variable. Shortens paths of variable files to paths in the repository.
     fn with_fields(&self, failure: Failure) -> Failure {
-        let message = tfvars::with_fields(&failure.message, &self.inputs.own_variables);
+        let message = tfvars::without_root(&failure.message, &self.paths.module_copy());
+        let message = tfvars::with_fields(&message, &self.inputs.own_variables);
         Failure { message, ..failure }
     }
 
