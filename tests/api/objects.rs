@@ -85,6 +85,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
             environment: BTreeMap::new(),
             secret_config: BTreeMap::new(),
             bootstrap: None,
+            workspace: None,
             managed: Some(state(name)),
         },
         timeouts: TimeLimits {

@@ -153,6 +153,34 @@ async fn variable_files_are_paths_of_tfvars_files() {
 }
 
 #[tokio::test]
+async fn workspace_requires_a_backend_with_workspaces() {
+    let space = Space::new().await;
+    let good = [json!("default"), json!("staging"), json!("Team_a.1-b")];
+    accepts(&space, "/workspace", &good).await;
+    let message = "must consist of letters, digits, '_', '.' and '-'";
+    let bad = ["", ".a", "-a", "a/b", "a b"];
+    refuses(&space, "/workspace", message, &bad.map(|name| json!(name))).await;
+    refuses(&space, "/workspace", "Too long", &[json!("x".repeat(91))]).await;
+    let with_backend = |backend: &Value, name: &str| {
+        with_all(
+            resource("web"),
+            json!({"/backend": backend, "/workspace": name}),
+        )
+    };
+    let aws = json!({"provider": "aws", "s3": "store", "region": "us-east-1"});
+    accepts_resource(&space, &with_backend(&aws, "staging"), "workspace in S3").await;
+    let message = "managed, http and local have only the workspace default";
+    for backend in [
+        json!({"provider": "managed"}),
+        json!({"provider": "http", "address": "https://states.example.com/web"}),
+        json!({"provider": "local"}),
+    ] {
+        refuses_resource(&space, &with_backend(&backend, "staging"), "", message).await;
+        accepts_resource(&space, &with_backend(&backend, "default"), "default").await;
+    }
+}
+
+#[tokio::test]
 async fn engine_name_and_version_are_validated() {
     let space = Space::new().await;
     let good = [

@@ -237,6 +237,7 @@ pub enum Reason {
     WaitingForDeletion,
     WaitingForUpstream,
     WorkspaceFailed,
+    WorkspaceUnsupported,
 }
 
 /// Earlier names of renamed reasons, with the current reasons. Records, statuses and reports of earlier versions contain the earlier names.

@@ -39,6 +39,9 @@ pub use registry_provider::{RegistryProvider, WorkloadIdentity};
 pub use runner::{CacheSpec, IdentityToken, RunnerSpec};
 pub use scripts::{Script, Scripts};
 
+/// Workspace of the engine that every backend has.
+pub const DEFAULT_WORKSPACE: &str = "default";
+
 const VAR_FILES: &str =
     r"self.all(path, path.matches('^[^/\\x00-\\x1f][^\\x00-\\x1f]*[.]tfvars([.]json)?$'))";
 const VAR_FILES_HELP: &str =
@@ -74,6 +77,7 @@ const VAR_FILES_HELP: &str =
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply require scripts.plan: rules are evaluated on a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual cannot be combined with scripts.destroy: a destroy script has no plan"))]
 #[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local requires cache.enabled: the state is on the cache volume"))]
+#[x_kube(validation = Rule::new("!(has(self.workspace) && self.workspace != 'default' && has(self.backend) && has(self.backend.provider) && self.backend.provider in ['managed', 'http', 'local'])").message("workspace requires a backend with several workspaces: managed, http and local have only the workspace default"))]
 pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
     /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`, and also as `name` if that is a shell
@@ -131,6 +135,15 @@ pub struct TerraformSpec {
     /// Backend that stores the state. Default: the `backend` block of the module if it has one, else provider `managed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSpec>,
+
+    /// Workspace of the engine in which runs plan, apply and destroy (`TF_WORKSPACE`). Example: `staging`. The engine creates a missing
+    /// workspace. The workspace is part of the address of the state: a change is handled as a change of `backend`, see `backend.migrate`. The
+    /// backends `managed`, `http` and `local` have one workspace: another name is refused (`WorkspaceUnsupported`). Takes precedence over
+    /// `TF_WORKSPACE` in `runner.envFromSecrets`. Letters, digits, `_`, `.` and `-`, at most 90 characters. Default: default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 90))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*$')").message("must consist of letters, digits, '_', '.' and '-', and must not start with '.' or '-'"))]
+    pub workspace: Option<String>,
 
     /// Scripts that replace commands of the engine. The working directory is the folder of the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,6 +209,15 @@ pub struct TerraformSpec {
     /// Cache volume of this resource: plans, provider cache and engine data.
     #[serde(default)]
     pub cache: CacheSpec,
+}
+
+impl TerraformSpec {
+    /// Returns the workspace of the engine; `None` for the workspace `default`.
+    pub fn workspace(&self) -> Option<&str> {
+        self.workspace
+            .as_deref()
+            .filter(|name| *name != DEFAULT_WORKSPACE)
+    }
 }
 
 /// Handling of the managed objects when the resource is deleted.

@@ -13,12 +13,25 @@ pub fn is_on_the_volume(address: &str) -> bool {
     path.is_some_and(|path| path.starts_with(paths::CACHE))
 }
 
-/// Returns the address of the state of a backend of type `kind`, such as `s3://bucket/key`. The part after `://` is empty if `config` and
-/// the `environment` of the engine do not determine the location.
-pub fn address(kind: &str, config: &Config, environment: &Environment) -> String {
-    let location = match of_kind(kind) {
+/// Returns the address of the state of a backend of type `kind`, such as `s3://bucket/key`. `workspace`: workspace of the engine, `None` for
+/// `default`. The part after `://` is empty if `config` and the `environment` of the engine do not determine the location.
+pub fn address(
+    kind: &str,
+    config: &Config,
+    environment: &Environment,
+    workspace: Option<&str>,
+) -> String {
+    let backend = of_kind(kind);
+    let location = match backend {
         Some(backend) => backend.location(config, environment),
         None => generic::location(kind, config),
+    };
+    let location = match (location, workspace) {
+        (Some(location), Some(workspace)) => Some(match backend {
+            Some(backend) => backend.location_in(workspace, &location, config),
+            None => format!("{location}#{workspace}"),
+        }),
+        (location, _) => location,
     };
     format!("{kind}://{}", location.unwrap_or_default())
 }
@@ -29,18 +42,28 @@ pub fn address_of(inputs: &BackendInputs) -> Option<String> {
         .kind
         .as_deref()
         .filter(|_| inputs.managed.is_none())?;
-    Some(address(kind, &inputs.whole_config(), &inputs.environment))
+    let workspace = inputs.workspace.as_deref();
+    Some(address(
+        kind,
+        &inputs.whole_config(),
+        &inputs.environment,
+        workspace,
+    ))
 }
 
-/// Returns the address that `spec` determines without the environment of the engine. `None` for a managed state, without a provider, or if
-/// `spec` does not determine the location.
-pub fn address_of_spec(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
+/// Returns the address that `spec` and `workspace` determine without the environment of the engine. `None` for a managed state, without a
+/// provider, or if `spec` does not determine the location.
+pub fn address_of_spec(
+    spec: &BackendSpec,
+    owner: Owner<'_>,
+    workspace: Option<&str>,
+) -> Option<String> {
     let backend = of(spec.provider?);
     if backend.managed() {
         return None;
     }
     let (kind, config) = (backend.kind(spec), config(backend, spec, owner));
-    let address = address(kind, &config, &Environment::new());
+    let address = address(kind, &config, &Environment::new(), workspace);
     is_known(&address).then_some(address)
 }
 

@@ -116,6 +116,14 @@ impl Backend for Aws {
         })
     }
 
+    /// Returns the location of the object that the engine writes, so that a resource whose `key` names this object is a conflict.
+    fn location_in(&self, workspace: &str, location: &str, config: &Config) -> String {
+        let key = text(config, "key").unwrap_or_default();
+        let prefix = text(config, "workspace_key_prefix").unwrap_or("env:");
+        let bucket = location.strip_suffix(key).unwrap_or(location);
+        format!("{bucket}{prefix}/{workspace}/{key}")
+    }
+
     fn location_field(&self) -> &'static str {
         "key"
     }

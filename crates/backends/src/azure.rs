@@ -47,6 +47,10 @@ impl Backend for Azure {
         Some(format!("{account}/{container}/{}", text(config, "key")?))
     }
 
+    fn location_in(&self, workspace: &str, location: &str, _: &Config) -> String {
+        format!("{location}env:{workspace}")
+    }
+
     fn location_field(&self) -> &'static str {
         "key"
     }

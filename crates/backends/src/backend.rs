@@ -72,6 +72,16 @@ pub(crate) trait Backend: Sync {
         None
     }
 
+    /// Returns the location of the state in a workspace other than `default`. `location`: location of the state in the workspace `default`.
+    fn location_in(&self, workspace: &str, location: &str, _: &Config) -> String {
+        format!("{location}#{workspace}")
+    }
+
+    /// Whether the backend has workspaces other than `default`.
+    fn has_workspaces(&self) -> bool {
+        true
+    }
+
     /// Field of `spec.backend` that sets the location of the state.
     fn location_field(&self) -> &'static str {
         "config"

@@ -42,6 +42,10 @@ impl Backend for Http {
         "address"
     }
 
+    fn has_workspaces(&self) -> bool {
+        false
+    }
+
     /// Returns false for a loopback address: it refers to a different server in each pod.
     fn is_shared(&self, location: &str) -> bool {
         let host = location.split(['/', ':']).next().unwrap_or_default();

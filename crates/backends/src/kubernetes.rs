@@ -44,6 +44,17 @@ impl Backend for Kubernetes {
         Some(parts.into_iter().flatten().collect::<Vec<_>>().join("/"))
     }
 
+    /// The Secret is `tfstate-WORKSPACE-SUFFIX`. Different pairs of workspace and suffix can have the same Secret.
+    fn location_in(&self, workspace: &str, location: &str, config: &Config) -> String {
+        let suffix = text(config, "secret_suffix").unwrap_or_default();
+        let namespace = location.strip_suffix(suffix).unwrap_or(location);
+        let name = format!("{workspace}-{suffix}");
+        match name.strip_prefix("default-") {
+            Some(suffix) => format!("{namespace}{suffix}"),
+            None => format!("{namespace}#{name}"),
+        }
+    }
+
     fn location_field(&self) -> &'static str {
         "secretSuffix"
     }

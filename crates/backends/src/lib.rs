@@ -21,11 +21,11 @@ pub use backend::{Config, Environment, Invalid, Owner, Since};
 pub use migration::{Migration, location, migration};
 
 use alustan_api::run::{BackendInputs, ManagedState};
-use alustan_api::{BackendProvider, BackendSpec, Reason};
+use alustan_api::{BackendProvider, BackendSpec, DEFAULT_WORKSPACE, Reason};
 use serde_json::Value;
 use thiserror::Error;
 
-use backend::config;
+use backend::{Backend, config};
 use providers::{of, of_kind};
 
 /// Returns the minimum engine version for `inputs`; `None` if every supported version accepts them.
@@ -56,6 +56,19 @@ pub enum Error {
          remove the block"
     )]
     Lost,
+    /// `spec.workspace` names a workspace other than `default`, and the backend has no other workspace.
+    #[error(
+        "spec.workspace: backend {0} has one workspace, `default`. Remove the field, or set \
+         spec.backend.provider to a backend with several workspaces, for example aws"
+    )]
+    Workspace(String),
+    /// The environment variable `TF_WORKSPACE` names a workspace other than `default`, and the backend has no other workspace.
+    #[error(
+        "TF_WORKSPACE, in a Secret of spec.runner.envFromSecrets or spec.backend.secretRef: backend \
+         {0} has one workspace, `default`. Remove the variable, or set spec.backend.provider to a \
+         backend with several workspaces, for example aws"
+    )]
+    WorkspaceVariable(String),
     /// A field of `spec.backend` has an invalid value.
     #[error("spec.backend.{0}")]
     Invalid(#[from] Invalid),
@@ -66,6 +79,7 @@ impl Error {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Conflict { .. } => Reason::BackendConflict,
+            Self::Workspace(_) | Self::WorkspaceVariable(_) => Reason::WorkspaceUnsupported,
             Self::Lost | Self::Invalid(_) => Reason::InvalidBackend,
         }
     }
@@ -126,6 +140,7 @@ pub fn inputs(
                 environment,
                 secret_config,
                 bootstrap: None,
+                workspace: None,
                 managed: None,
             }),
         };
@@ -151,8 +166,46 @@ pub fn inputs(
         environment,
         secret_config,
         bootstrap: backend.bootstrap(spec),
+        workspace: None,
         managed: backend.managed().then(|| secrets.clone()),
     })
+}
+
+/// Checks that the backend has the workspace of a run. `module`: type of the `backend` block in the module. `workspace`: `spec.workspace`,
+/// `None` for `default`. `variable`: value of the environment variable `TF_WORKSPACE`.
+///
+/// # Errors
+/// [`Error::Workspace`] or [`Error::WorkspaceVariable`] if the backend has only the workspace `default`.
+pub fn check_workspace(
+    spec: Option<&BackendSpec>,
+    module: Option<&str>,
+    workspace: Option<&str>,
+    variable: Option<&str>,
+) -> Result<(), Error> {
+    let name = match kind(spec, module) {
+        BackendProviderOrOwn::Provider(provider) => {
+            let backend = of(provider);
+            (!backend.has_workspaces()).then(|| backend.name())
+        }
+        BackendProviderOrOwn::Own => module.filter(|kind| !has_workspaces(kind)),
+    };
+    match name {
+        Some(name) if workspace.is_some() => Err(Error::Workspace(name.to_owned())),
+        Some(name) if variable.is_some_and(is_other_workspace) => {
+            Err(Error::WorkspaceVariable(name.to_owned()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Whether backends of type `kind` in the engine, for example `s3`, have workspaces other than `default`. True if the type is unknown.
+pub fn has_workspaces(kind: &str) -> bool {
+    of_kind(kind).is_none_or(Backend::has_workspaces)
+}
+
+/// Whether `TF_WORKSPACE` with the value `variable` selects a workspace other than `default`.
+pub fn is_other_workspace(variable: &str) -> bool {
+    !variable.is_empty() && variable != DEFAULT_WORKSPACE
 }
 
 /// Refuses `spec.backend.config` if the provider is absent, `managed` or `local`. The CRD has no CEL rule for this: CEL cannot read

@@ -29,6 +29,11 @@ impl Backend for Local {
         text(config, "path").map(str::to_owned)
     }
 
+    /// Returns false: the engine stores the state of other workspaces in the working directory, which is deleted with the pod.
+    fn has_workspaces(&self) -> bool {
+        false
+    }
+
     /// Returns false: each resource has its own cache volume.
     fn is_shared(&self, _: &str) -> bool {
         false

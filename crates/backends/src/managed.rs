@@ -23,4 +23,8 @@ impl Backend for Managed {
     fn managed(&self) -> bool {
         true
     }
+
+    fn has_workspaces(&self) -> bool {
+        false
+    }
 }

@@ -18,6 +18,10 @@ pub enum Migration {
 
 /// Returns whether a change of the backend from `from` to `to` requires a migration of the state.
 pub fn migration(from: &BackendInputs, to: &BackendInputs) -> Migration {
+    // Also a migration if the address is unknown: the engine then cannot tell that the state is in another workspace.
+    if from.workspace != to.workspace {
+        return Migration::Yes;
+    }
     let is_configured = |backend: &BackendInputs| backend.write_block;
     let moves = match (&from.managed, &to.managed) {
         (Some(from), Some(to)) => from.pointer != to.pointer,
@@ -38,9 +42,15 @@ fn comparable_location(backend: &BackendInputs) -> Result<String, (Option<&str>,
 
 /// Returns the location of a state for messages: `s3://bucket/key`, `Secret NAME-state`, or a description if only the engine knows the location.
 pub fn location(backend: &BackendInputs) -> String {
-    match &backend.managed {
-        Some(managed) => format!("Secret {}", managed.pointer),
-        None => address_of(backend).unwrap_or_else(|| "the module's own backend".to_owned()),
+    if let Some(managed) = &backend.managed {
+        return format!("Secret {}", managed.pointer);
+    }
+    let address = address_of(backend);
+    let is_complete = address.as_deref().is_some_and(is_known);
+    let address = address.unwrap_or_else(|| "the module's own backend".to_owned());
+    match &backend.workspace {
+        Some(workspace) if !is_complete => format!("workspace {workspace} of {address}"),
+        Some(_) | None => address,
     }
 }
 
@@ -59,6 +69,7 @@ mod tests {
             environment: Environment::new(),
             secret_config: Environment::new(),
             bootstrap: None,
+            workspace: None,
             managed: None,
         }
     }
@@ -68,6 +79,13 @@ mod tests {
             "s3",
             &json!({"bucket": "b", "key": key, "region": "us-east-1"}),
         )
+    }
+
+    fn staging(backend: BackendInputs) -> BackendInputs {
+        BackendInputs {
+            workspace: Some("staging".to_owned()),
+            ..backend
+        }
     }
 
     fn managed() -> BackendInputs {
@@ -114,6 +132,30 @@ mod tests {
                 backend_inputs("http", &json!({"address": "b"})),
                 Migration::Yes,
             ),
+            (
+                "to another workspace",
+                s3("a"),
+                staging(s3("a")),
+                Migration::Yes,
+            ),
+            (
+                "within a workspace",
+                staging(s3("a")),
+                staging(s3("a")),
+                Migration::No,
+            ),
+            (
+                "to another workspace at an unknown address",
+                backend_inputs("pg", &json!({})),
+                staging(backend_inputs("pg", &json!({}))),
+                Migration::Yes,
+            ),
+            (
+                "to another workspace within the module",
+                own(None),
+                staging(own(None)),
+                Migration::Yes,
+            ),
             ("into Secrets", s3("a"), managed(), Migration::Yes),
             ("out of Secrets", managed(), s3("a"), Migration::Yes),
             ("within Secrets", managed(), managed(), Migration::No),
@@ -153,5 +195,10 @@ mod tests {
         assert_eq!(location(&s3("a/b")), "s3://b/a/b");
         assert_eq!(location(&managed()), "Secret web-state");
         assert_eq!(location(&own(None)), "the module's own backend");
+        assert_eq!(location(&staging(s3("a"))), "s3://b/env:/staging/a");
+        assert_eq!(
+            location(&staging(own(None))),
+            "workspace staging of the module's own backend"
+        );
     }
 }

@@ -143,7 +143,7 @@ fn each_provider_maps_to_an_engine_backend(
     assert_eq!(serde_json::to_value(&inputs.config).unwrap(), config);
     assert_eq!(address_of(&inputs).as_deref(), Some(address));
     let address = Some(address.to_owned()).filter(|address| !address.ends_with("://"));
-    assert_eq!(address_of_spec(&spec, OWNER), address);
+    assert_eq!(address_of_spec(&spec, OWNER, None), address);
     // If the module has a `backend` block of the same type, the arguments are the same, and the runner writes no second block.
     let partial = resolve(Some(&spec), Some(kind)).unwrap();
     assert!(!partial.write_block && partial.config == inputs.config);
@@ -226,7 +226,7 @@ fn state_address_includes_the_server(
     let environment = environment
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    assert_eq!(address(kind, &config, &environment.collect()), wanted);
+    assert_eq!(address(kind, &config, &environment.collect(), None), wanted);
 }
 
 #[test]
@@ -301,4 +301,73 @@ fn only_local_backend_keeps_state_on_the_cache_volume() {
     ));
     assert!(!is_on_the_volume("local://terraform.tfstate"));
     assert!(!is_on_the_volume("s3://var/lib/alustan"));
+}
+
+#[rstest]
+#[case::bucket(
+    json!({"provider": "aws", "s3": "b", "region": "r", "key": "web"}),
+    "s3://b/env:/staging/web"
+)]
+#[case::bucket_with_prefix(
+    json!({"provider": "aws", "s3": "b", "region": "r", "key": "web", "config": {"workspace_key_prefix": "ws"}}),
+    "s3://b/ws/staging/web"
+)]
+#[case::gcs(json!({"provider": "gcp", "gcs": "b", "prefix": "web"}), "gcs://b/web#staging")]
+#[case::azure(
+    json!({"provider": "azure", "storageAccount": "a", "container": "c", "key": "web"}),
+    "azurerm://a/c/webenv:staging"
+)]
+#[case::kubernetes(
+    json!({"provider": "kubernetes", "secretSuffix": "web"}),
+    "kubernetes://team/#staging-web"
+)]
+#[case::generic(
+    json!({"provider": "generic", "type": "oss", "config": {"bucket": "b", "key": "web"}}),
+    "oss://b/web#staging"
+)]
+fn workspace_is_part_of_the_state_address(#[case] fields: Value, #[case] address: &str) {
+    let spec = spec(fields);
+    let mut inputs = resolve(Some(&spec), None).unwrap();
+    inputs.workspace = Some("staging".to_owned());
+    assert_eq!(address_of(&inputs).as_deref(), Some(address));
+    let of_spec = address_of_spec(&spec, OWNER, Some("staging"));
+    assert_eq!(of_spec.as_deref(), Some(address));
+    assert_ne!(address_of_spec(&spec, OWNER, None), of_spec);
+}
+
+#[test]
+fn secrets_of_kubernetes_workspaces_have_one_address_each() {
+    let address = |suffix: &str, workspace| {
+        let spec = spec(json!({"provider": "kubernetes", "secretSuffix": suffix}));
+        address_of_spec(&spec, OWNER, workspace)
+    };
+    assert_eq!(address("c", Some("a-b")), address("b-c", Some("a")));
+    assert_eq!(address("y", Some("default-x")), address("x-y", None));
+    assert_ne!(address("b", Some("a")), address("a-b", None));
+}
+
+#[rstest]
+#[case::default_backend(json!({}), None, Some("managed"))]
+#[case::managed(json!({"provider": "managed"}), None, Some("managed"))]
+#[case::http(json!({"provider": "http", "address": "https://h/x"}), None, Some("http"))]
+#[case::local(json!({"provider": "local"}), None, Some("local"))]
+#[case::http_in_the_module(json!({}), Some("http"), Some("http"))]
+#[case::bucket(json!({"provider": "aws", "s3": "b", "region": "r"}), None, None)]
+#[case::bucket_in_the_module(json!({}), Some("s3"), None)]
+#[case::cloud_in_the_module(json!({}), Some("cloud"), None)]
+fn backend_with_one_workspace_refuses_others(
+    #[case] fields: Value,
+    #[case] module: Option<&str>,
+    #[case] refused: Option<&str>,
+) {
+    let spec = spec(fields);
+    let check = |workspace, variable| check_workspace(Some(&spec), module, workspace, variable);
+    let refused = refused.map(str::to_owned);
+    let error = check(Some("staging"), None).err();
+    assert_eq!(error, refused.clone().map(Error::Workspace));
+    let error = check(None, Some("staging")).err();
+    assert_eq!(error, refused.map(Error::WorkspaceVariable));
+    for variable in [None, Some(""), Some("default")] {
+        assert_eq!(check(None, variable), Ok(()));
+    }
 }

@@ -129,6 +129,9 @@ pub struct BackendInputs {
     /// Bucket and lock table to create before the first run if they do not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
+    /// Workspace of the engine. `None` for the workspace `default`, or the workspace in the environment variable `TF_WORKSPACE` of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
     /// Secrets of the managed state. `None` for other backends.
     pub managed: Option<ManagedState>,
 }

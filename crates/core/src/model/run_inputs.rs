@@ -71,6 +71,10 @@ pub(crate) fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
 }
 
 /// Returns the backend of `tf`. `module`: type of the backend in the module.
+///
+/// # Errors
+///
+/// Fails if the backend is invalid, conflicts with the backend of the module, or does not have the workspace of `tf`.
 pub(crate) fn backend(
     tf: &Terraform,
     module: Option<&str>,
@@ -79,8 +83,9 @@ pub(crate) fn backend(
 ) -> Result<BackendInputs, Error> {
     let name = tf.name_any();
     let namespace = tf.namespace().unwrap_or_default();
-    alustan_backends::inputs(
-        tf.spec.backend.as_ref(),
+    let spec = tf.spec.backend.as_ref();
+    let inputs = alustan_backends::inputs(
+        spec,
         module,
         Owner {
             namespace: &namespace,
@@ -88,7 +93,15 @@ pub(crate) fn backend(
         },
         seen.backend.clone(),
         &managed_state(&name, slots),
-    )
+    )?;
+    let mut secrets = std::iter::once(&seen.backend).chain(seen.runner.values());
+    let variable = secrets.find_map(|secret| secret.get("TF_WORKSPACE"));
+    let workspace = tf.spec.workspace();
+    alustan_backends::check_workspace(spec, module, workspace, variable.map(String::as_str))?;
+    Ok(BackendInputs {
+        workspace: workspace.map(str::to_owned),
+        ..inputs
+    })
 }
 
 /// Returns the type of the `backend` block in the module. If the type is unknown, returns a phrase for messages instead. `None` if the
@@ -211,6 +224,9 @@ pub fn config(
     }
     if let (false, Some(object)) = (inputs.var_files.is_empty(), own_values.as_object_mut()) {
         object.insert("varFiles".to_owned(), json!(inputs.var_files));
+    }
+    if let (Some(workspace), Some(object)) = (&backend.workspace, own_values.as_object_mut()) {
+        object.insert("workspace".to_owned(), json!(workspace));
     }
     let own_hash = digest::keyed(key, &own_values);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();

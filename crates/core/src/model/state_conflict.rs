@@ -40,7 +40,8 @@ fn spec_address(tf: &Terraform) -> Option<String> {
         namespace: &namespace,
         name: &name,
     };
-    alustan_backends::address_of_spec(tf.spec.backend.as_ref()?, owner)
+    let workspace = tf.spec.workspace();
+    alustan_backends::address_of_spec(tf.spec.backend.as_ref()?, owner, workspace)
 }
 
 /// Returns the address of the state that `tf` uses: for a deleted resource, the address in `pin`; otherwise [`address`].

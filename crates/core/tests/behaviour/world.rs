@@ -41,8 +41,8 @@ pub(crate) struct Config {
     pub(crate) size: serde_json::Value,
     pub(crate) cloud: u32,
     pub(crate) image: String,
-    /// Backend, scripts, values of `spec.variablesFrom`, engine, base image, ServiceAccount, environment and volumes in pod options, and
-    /// variable files.
+    /// Backend, scripts, values of `spec.variablesFrom`, engine, base image, ServiceAccount, environment and volumes in pod options, variable
+    /// files and workspace.
     pub(crate) other_inputs: serde_json::Value,
 }
 

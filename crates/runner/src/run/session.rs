@@ -8,6 +8,7 @@ mod init;
 mod lock;
 mod previous_backend;
 mod state;
+mod workspace;
 
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -37,6 +38,7 @@ use crate::workspace::module_directory;
 
 pub(crate) use command_result::stopped;
 use files::{for_scripts, trusted, var_files, write_files};
+use workspace::{refuse_workspace, workspace};
 
 /// Time limit of `show`, `output` and `state pull`, and of a push of a migrated state.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_mins(5);
@@ -165,6 +167,8 @@ impl Session {
         environment.extend(module::environment::environment(&values));
         let bare_environment = environment.clone();
         environment.extend(inputs.backend.environment.clone());
+        refuse_workspace(&inputs.backend, &environment)?;
+        environment.extend(workspace(&inputs.backend));
         environment.extend(server_vars);
         let mut script_environment = environment.clone();
         script_environment.extend(for_scripts(&paths, backend_config.as_deref()));

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::module::files::{Content, json_blocks, read_module_files};
-use crate::paths::Vars;
 use crate::workspace::write_private;
 
 /// File with the `backend` block that the runner writes for a module without a `backend` block. The name is not that of an override file
@@ -168,10 +167,17 @@ fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the address of the state from the backend configuration that the engine resolved.
-pub fn address(directory: &Path, environment: &Vars) -> Option<String> {
+/// Returns the address of the state from the backend configuration that the engine resolved, and the workspace in `inputs`.
+pub fn address(directory: &Path, inputs: &BackendInputs) -> Option<String> {
     let OwnBackend { kind, config } = resolved(directory)?;
-    Some(alustan_backends::address(&kind, &config, environment))
+    let workspace = inputs.workspace.as_deref();
+    let environment = &inputs.environment;
+    Some(alustan_backends::address(
+        &kind,
+        &config,
+        environment,
+        workspace,
+    ))
 }
 
 /// Returns the backend configuration that the engine resolved, without `null` values.
@@ -251,6 +257,7 @@ mod tests {
             environment: BTreeMap::new(),
             secret_config: BTreeMap::new(),
             bootstrap,
+            workspace: None,
             managed: None,
         }
     }
@@ -305,7 +312,7 @@ mod tests {
             {"bucket": "b", "key": "team/web.tfstate", "secret_key": "hidden", "region": null}}});
         fs::write(directory.path().join(RESOLVED), resolved.to_string()).unwrap();
         assert_eq!(
-            address(directory.path(), &Vars::new()).as_deref(),
+            address(directory.path(), &s3(false)).as_deref(),
             Some("s3://b/team/web.tfstate")
         );
         let config = super::resolved(directory.path()).unwrap().config;

@@ -336,6 +336,65 @@ fn lock_at_the_old_address_delays_migration() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
 }
 
+/// Returns a `local` backend with the states of all workspaces in the folder of the test. Workspace `other` exists.
+fn in_workspace(world: &World, name: Option<&str>) -> BackendInputs {
+    let folder = world.path("workspaces");
+    fs::create_dir_all(folder.join("other")).unwrap();
+    let mut backend = local(world, "default.tfstate");
+    let folder = folder.display().to_string();
+    backend.config.insert("workspace_dir".into(), folder.into());
+    backend.workspace = name.map(str::to_owned);
+    backend
+}
+
+#[test]
+fn missing_workspace_is_created_and_destroyed_in() {
+    let mut world = World::new(MODULE);
+    world.inputs.backend = in_workspace(&world, Some("staging"));
+    let ran = world.run(RunKind::Apply);
+    let report = ran.expect(RunResult::Done);
+    let address = report.state_address.as_deref().unwrap();
+    assert!(address.ends_with("/default.tfstate#staging"), "{address}");
+    let file = world.path("workspaces/staging/terraform.tfstate");
+    assert!(file.is_file() && !world.path("default.tfstate").exists());
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    let state: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(state["resources"], json!([]));
+}
+
+#[test]
+fn state_moves_to_another_workspace_only_with_permission() {
+    let mut world = World::new(MODULE);
+    world.inputs.backend = in_workspace(&world, None);
+    let first = world.run(RunKind::Apply).expect(RunResult::Done).clone();
+    for name in [Some("staging"), Some("prod"), None] {
+        let next = in_workspace(&world, name);
+        let before = std::mem::replace(&mut world.inputs.backend, next.clone());
+        let ran = world.run(RunKind::Apply);
+        if name.is_some() {
+            ran.expect_failure(FailureClass::User, "BackendChanged");
+        }
+        world.inputs.backend = before;
+        migrate_to(&mut world, &next);
+        let ran = world.run(RunKind::Apply);
+        let moved = ran.expect(RunResult::NoChanges);
+        assert_eq!(moved.lineage, first.lineage, "{name:?}");
+        world.inputs.migrate = None;
+    }
+}
+
+#[test]
+fn workspace_variable_is_refused_for_the_managed_backend() {
+    let mut world = World::new(MODULE);
+    world.vars.insert("TF_WORKSPACE".into(), "staging".into());
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "WorkspaceUnsupported");
+    assert!(message.contains("managed has one workspace"), "{message}");
+    world.vars.insert("TF_WORKSPACE".into(), "default".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+}
+
 /// The run record contains the backend block of the module, so a later run can read the state after the block has changed.
 #[test]
 fn state_migrates_from_the_backend_of_the_module() {

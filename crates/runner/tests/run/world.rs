@@ -92,6 +92,7 @@ impl World {
                 environment: BTreeMap::new(),
                 secret_config: BTreeMap::new(),
                 bootstrap: None,
+                workspace: None,
                 managed: Some(ManagedState {
                     pointer: "web-state".into(),
                     slots,

@@ -162,7 +162,7 @@ fn set_approval_policy(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.applied_before = facts::status_has_apply(case.tf);
 }
 
-/// Returns the backend in the current spec if its type and configuration are those of the pin. Otherwise `None`, because the credentials in
+/// Returns the backend in the current spec if its type, configuration and workspace are those of the pin. Otherwise `None`, because the credentials in
 /// the current spec may be for another state.
 fn same_backend(
     case: &ReconcileCase<'_>,
@@ -171,8 +171,10 @@ fn same_backend(
 ) -> Option<BackendInputs> {
     let module = run_inputs::module_backend(pinned);
     let live = run_inputs::backend(case.tf, module, seen, state_slots::slots(&case.current));
-    live.ok()
-        .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
+    live.ok().filter(|live| {
+        (&live.kind, &live.config, &live.workspace)
+            == (&pinned.kind, &pinned.config, &pinned.workspace)
+    })
 }
 
 /// Adds state slots that were created after the pin was written.

@@ -57,6 +57,10 @@ fn aws() -> serde_json::Value {
 #[case::a_variable(inputs(&terraform().with_variable("size", 9), &InputsSeen::default()))]
 #[case::the_type_of_a_variable(inputs(&terraform().with_variable("size", "0"), &InputsSeen::default()))]
 #[case::a_backend(inputs(&terraform().with("/backend", aws()), &InputsSeen::default()))]
+#[case::the_workspace(RunInputs {
+    backend: BackendInputs { workspace: Some("staging".to_owned()), ..usual().backend },
+    ..usual()
+})]
 #[case::variable_files(RunInputs { var_files: vec!["prod.tfvars".to_owned()], ..usual() })]
 #[case::the_path(RunInputs { path: "other".to_owned(), ..usual() })]
 #[case::a_secret_part_of_the_backend(RunInputs {

@@ -95,6 +95,26 @@ fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
+/// Each workspace has its own state, in an object of the bucket whose key contains the workspace.
+#[test]
+fn resources_with_one_key_conflict_only_in_one_workspace() {
+    let mut world = World::with(in_s3("web", 5).with("/workspace", "staging"));
+    world.others = vec![owner("web")];
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    let address = world.status().state_address;
+    assert_eq!(address.as_deref(), Some("s3://bucket/env:/staging/web"));
+    for other in [
+        owner("web").with("/workspace", "staging"),
+        owner("env:/staging/web"),
+    ] {
+        let mut world = World::with(in_s3("web", 5).with("/workspace", "staging"));
+        world.others = vec![other];
+        world.settle();
+        assert_eq!(world.reason(), "StateConflict");
+    }
+}
+
 #[test]
 fn destroy_uses_own_state_if_spec_names_state_of_another() {
     let mut world = World::with(in_s3("web", 5));

@@ -87,6 +87,52 @@ fn changed_state_location_needs_permission(
 }
 
 #[test]
+fn changed_workspace_needs_permission_to_copy_the_state() {
+    let mut world = applied(&s3("a"));
+    world.edit(|tf| tf.with("/workspace", "staging")).settle();
+    assert_eq!(world.reason(), "BackendChanged");
+    let message = world.status().message;
+    assert!(message.contains("s3://bucket/env:/staging/a"), "{message}");
+    assert_eq!(world.run_number(), 1);
+    // Destroy uses the workspace of the last apply.
+    let mut deleted = world.clone();
+    deleted.delete().run_to(Stage::Planning);
+    assert_eq!(place(inputs(&deleted)), "s3://bucket/a");
+    world.edit(|tf| tf.with("/workspace", "default")).settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.run_number(), 1, "the workspace is the same");
+
+    world
+        .edit(|tf| {
+            tf.with("/workspace", "staging")
+                .with("/backend/migrate", true)
+        })
+        .run_to(Stage::Planning);
+    assert_eq!(place(inputs(&world)), "s3://bucket/env:/staging/a");
+    let before = inputs(&world).migrate.as_ref().unwrap();
+    assert_eq!(alustan_backends::location(before), "s3://bucket/a");
+}
+
+#[rstest]
+#[case::default_backend(json!({}))]
+#[case::managed(managed())]
+fn workspace_of_the_managed_backend_is_refused(#[case] backend: Value) {
+    let tf = terraform()
+        .with("/backend", backend)
+        .with("/workspace", "staging");
+    let mut world = World::with(tf);
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("WorkspaceUnsupported", true)
+    );
+    let message = world.status().message;
+    let part = "spec.workspace: backend managed has one workspace";
+    assert!(message.contains(part), "{message}");
+    assert_eq!(world.run_number(), 0);
+}
+
+#[test]
 fn reverted_change_of_backend_starts_no_run() {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), false)).settle();

@@ -528,7 +528,8 @@ impl World {
                 base,
                 account,
                 pod,
-                spec.var_files
+                spec.var_files,
+                spec.workspace()
             ]),
         }
     }

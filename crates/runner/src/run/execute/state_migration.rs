@@ -30,7 +30,10 @@ impl Session {
             return Ok(None);
         };
         let current_address = self.state_address();
-        if current_address.is_some() && self.claimed.state_address == current_address {
+        let is_same_workspace = old.workspace == self.inputs.backend.workspace;
+        let is_same_address =
+            current_address.is_some() && self.claimed.state_address == current_address;
+        if is_same_workspace && is_same_address {
             return Ok(None);
         }
         let from = self.previous_address(old);

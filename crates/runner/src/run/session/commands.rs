@@ -12,6 +12,7 @@ use crate::engine::command::{Finished, Show, StopPolicy, Task};
 use crate::engine::script::ScriptCommand;
 use crate::failure::{RunStep, module, user};
 use crate::log;
+use crate::paths::Vars;
 
 impl Session {
     /// Runs a command of the engine. Exit codes that are not in `good` are failures.
@@ -35,7 +36,7 @@ impl Session {
 
     /// Executes a command with `run`. If a state lock blocks the command and rule 9 permits its release, releases the lock and executes the
     /// command again.
-    async fn run_freed<F>(
+    pub(super) async fn run_freed<F>(
         &self,
         step: RunStep,
         run: impl Fn() -> F,
@@ -101,11 +102,25 @@ impl Session {
         deadline: Instant,
         show: Show,
     ) -> Result<Finished, Failure> {
+        let environment = self.environment.clone();
+        self.run_engine_in(environment, arguments, stop_policy, deadline, show)
+            .await
+    }
+
+    /// Runs a command of the engine with `environment`.
+    pub(super) async fn run_engine_in(
+        &self,
+        environment: Vars,
+        arguments: Vec<OsString>,
+        stop_policy: StopPolicy,
+        deadline: Instant,
+        show: Show,
+    ) -> Result<Finished, Failure> {
         let task = Task {
             program: self.engine.program.clone(),
             arguments,
             directory: self.directory.clone(),
-            environment: self.environment.clone(),
+            environment,
             stop_policy,
             deadline,
             show,

@@ -9,8 +9,8 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{Lineage, RunKind};
 
-use super::Session;
 use super::files::backend_argument;
+use super::{Session, workspace};
 use crate::engine::command::{Show, StopPolicy, Task};
 use crate::engine::{NO_COLOR, lock_file};
 use crate::failure::{RunStep, transient, user};
@@ -168,8 +168,47 @@ impl Session {
             arguments.push("-reconfigure".into());
         }
         arguments.extend(self.backend_config.as_deref().map(backend_argument));
-        self.engine(RunStep::Init, arguments, StopPolicy::Quick, deadline, &[0])
-            .await?;
-        Ok(())
+        let done = self
+            .engine(
+                RunStep::Init,
+                arguments.clone(),
+                StopPolicy::Quick,
+                deadline,
+                &[0],
+            )
+            .await;
+        match done {
+            Err(failure) if workspace::is_missing(&failure, &self.inputs.backend) => {
+                self.init_without_workspace(arguments, deadline).await
+            }
+            done => done.map(drop),
+        }
+    }
+
+    /// Runs `init` in the workspace `default`. If a backend has other workspaces, `init` refuses to select a missing workspace. All later
+    /// commands accept a missing workspace, and the first write of the state creates it.
+    async fn init_without_workspace(
+        &self,
+        arguments: Vec<OsString>,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let name = self.inputs.backend.workspace.as_deref();
+        log!(
+            "the backend does not have workspace {} yet; the engine creates it",
+            name.unwrap_or_default()
+        );
+        let mut environment = self.environment.clone();
+        environment.remove(workspace::VARIABLE);
+        let run = || {
+            let (arguments, environment) = (arguments.clone(), environment.clone());
+            self.run_engine_in(
+                environment,
+                arguments,
+                StopPolicy::Quick,
+                deadline,
+                Show::Log,
+            )
+        };
+        self.run_freed(RunStep::Init, run, &[0]).await.map(drop)
     }
 }

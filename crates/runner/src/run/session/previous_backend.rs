@@ -10,9 +10,9 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
 
-use super::Session;
 use super::command_result::judge;
 use super::state::open_store;
+use super::{Session, workspace};
 use crate::engine::NO_COLOR;
 use crate::engine::command::{Show, StopPolicy, Task};
 use crate::failure::{RunStep, module, transient, user};
@@ -54,7 +54,7 @@ impl Session {
             "-force-copy",
         ];
         self.run_at(&directory, old, &migrate).await?;
-        match fs::read(self.copy_in(&directory)) {
+        match fs::read(self.copy_in(&directory, old)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             other => other.map_err(unwritten),
         }
@@ -80,11 +80,14 @@ impl Session {
             })
     }
 
-    /// Returns the path of the file to which the engine copies the state.
-    fn copy_in(&self, directory: &Path) -> PathBuf {
-        let workspace = self.bare_environment.get("TF_WORKSPACE");
-        let folder = workspace
-            .filter(|name| !name.is_empty() && *name != "default")
+    /// Returns the path of the file to which the engine copies the state in the backend `old`.
+    fn copy_in(&self, directory: &Path, old: &BackendInputs) -> PathBuf {
+        let variable = self.bare_environment.get(workspace::VARIABLE);
+        let folder = old
+            .workspace
+            .as_ref()
+            .or(variable)
+            .filter(|name| alustan_backends::is_other_workspace(name))
             .map(|name| Path::new("terraform.tfstate.d").join(name));
         directory
             .join(folder.unwrap_or_default())
@@ -107,6 +110,7 @@ impl Session {
             environment.remove(name);
         }
         environment.extend(old.environment.clone());
+        environment.extend(workspace::workspace(old));
         let task = Task {
             program: self.engine.program.clone(),
             arguments: arguments.iter().map(OsString::from).collect(),
