@@ -60,10 +60,7 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         report: read_cached(&report).await?,
         pin: read_cached(&pin).await?,
     };
-    let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
-    let is_orphaned =
-        |secret: &Arc<Secret>| deleting && secret.labels().contains_key(labels::ORPHANED);
-    let is_not_ours = |secret: &Arc<Secret>| !is_ours(secret) || is_orphaned(secret);
+    let is_not_ours = |secret: &Arc<Secret>| !is_made_for(tf, &**secret) || is_orphaned(tf, secret);
     let has_foreign_record = record_secrets.record.as_ref().is_some_and(is_not_ours);
     if has_foreign_record || (record_secrets.record.is_none() && deleting) {
         let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &namespace);
@@ -75,9 +72,52 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         };
     }
     let left_behind = left_behind(ctx, tf, &record_secrets);
+    let UsedRecord {
+        record,
+        pin,
+        ignores_unreadable,
+    } = decode_used(ctx, tf, record_secrets)?;
+    let has_nothing = deleting && record.is_none() && pin.is_none();
+    let nothing_left = if has_nothing {
+        check_is_latest(ctx, tf).await?;
+        Some(nothing_left(ctx, &namespace, ignores_unreadable).await?)
+    } else {
+        None
+    };
+    Ok(StoredRecord {
+        record,
+        pin,
+        left_behind,
+        nothing_left,
+    })
+}
+
+/// Run record and pin that a reconcile uses.
+struct UsedRecord {
+    record: Option<RecordSeen>,
+    pin: Option<Pin>,
+    /// Whether an unreadable run record or pin is treated as missing.
+    ignores_unreadable: bool,
+}
+
+/// Decodes run record and pin in `record_secrets` if they belong to `tf`. Not part of [`read`], so that its future does not contain several
+/// copies of both.
+///
+/// # Errors
+/// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used.
+fn decode_used(
+    ctx: &Context,
+    tf: &Terraform,
+    record_secrets: RecordSecrets,
+) -> Result<UsedRecord, Error> {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
     // An orphaned run record means that an earlier clean-up has already labelled all objects to keep. The next clean-up only deletes the remaining
     // objects, and needs neither run record nor pin.
-    let is_cleaned_up = record_secrets.record.as_ref().is_some_and(is_orphaned);
+    let is_cleaned_up = record_secrets
+        .record
+        .as_ref()
+        .is_some_and(|secret| is_orphaned(tf, secret));
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
     let used_secrets = RecordSecrets {
         record: record_secrets.record.filter(is_used),
@@ -107,19 +147,16 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
     } else {
         (read_record?, read_pin?)
     };
-    let has_nothing = deleting && record.is_none() && pin.is_none();
-    let nothing_left = if has_nothing {
-        check_is_latest(ctx, tf).await?;
-        Some(nothing_left(ctx, &namespace, ignores_unreadable).await?)
-    } else {
-        None
-    };
-    Ok(StoredRecord {
+    Ok(UsedRecord {
         record,
         pin,
-        left_behind,
-        nothing_left,
+        ignores_unreadable,
     })
+}
+
+/// Whether a clean-up of the deleted `tf` has labelled `secret` as an object to keep.
+fn is_orphaned(tf: &Terraform, secret: &Secret) -> bool {
+    tf.metadata.deletion_timestamp.is_some() && secret.labels().contains_key(labels::ORPHANED)
 }
 
 /// Returns the run record in `record_secrets` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf`
