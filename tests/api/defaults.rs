@@ -48,6 +48,18 @@ async fn given_values_are_kept_beside_defaults() {
     );
 }
 
+/// Arguments alone must not select an engine from the catalogue of the operator.
+#[tokio::test]
+async fn engine_arguments_set_no_engine_name() {
+    let space = Space::new().await;
+    let web = with(resource("web"), "/engine", Some(json!({"parallelism": 3})));
+    let stored = space.apply(&web).await.unwrap();
+    assert_eq!(
+        stored["spec"]["engine"],
+        json!({"parallelism": 3, "allowSwitch": false, "refresh": true})
+    );
+}
+
 #[tokio::test]
 async fn defaults_of_crd_and_program_are_equal() {
     let space = Space::new().await;
@@ -80,6 +92,8 @@ async fn null_equals_an_absent_field() {
     let space = Space::new().await;
     for field in [
         "/backend",
+        "/workspace",
+        "/engine",
         "/scripts",
         "/scripts/apply",
         "/outputs",

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use alustan_api::run::{
-    ApprovalInputs, BUILD_PROTOCOL, BackendInputs, History, ManagedState, Output, Outputs,
-    PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec, ScriptTexts,
-    TimeLimits, Trigger,
+    ApprovalInputs, BUILD_PROTOCOL, BackendInputs, EngineArguments, History, ManagedState, Output,
+    Outputs, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec,
+    ScriptTexts, TimeLimits, Trigger,
 };
 use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::model::{image, pod_options};
@@ -93,6 +93,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
             apply: 1,
             destroy: 1,
         },
+        engine_arguments: EngineArguments::default(),
         approval: ApprovalInputs::default(),
         adopt: false,
         migrate: None,

@@ -190,10 +190,18 @@ async fn engine_name_and_version_are_validated() {
         json!({"version": "1.12"}),
         json!({"version": "1.12.6"}),
         json!({"version": "1.13.0-rc1"}),
+        json!({"parallelism": 1, "refresh": false, "lockTimeout": "1s"}),
+        json!({"parallelism": 256, "lockTimeout": "5m"}),
     ];
     accepts(&space, "/engine", &good).await;
     let name = "supported values: \"terraform\", \"opentofu\"";
     refuses(&space, "/engine/name", name, &[json!("tofu"), json!("")]).await;
+    let bounds = "must be between 1 and 256";
+    let bad = [0, -1, 257].map(|number| json!(number));
+    refuses(&space, "/engine/parallelism", bounds, &bad).await;
+    let duration = "must be a duration from 1s to 8760h";
+    let bad = ["0s", "soon"].map(|text| json!(text));
+    refuses(&space, "/engine/lockTimeout", duration, &bad).await;
     let version = "must be a version such as 1.12.6, or a version prefix such as 1.12";
     let bad = [
         "", "v1.12.6", "1.12.", "~> 1.12", "1.12.x", "1.12.6.1", "1.12-rc1", "latest",

@@ -23,8 +23,8 @@ pub use history::{
     WaitingSince,
 };
 pub use inputs::{
-    ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, ManagedState, RunInputs, ScriptTexts,
-    TimeLimits,
+    ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,
+    RunInputs, ScriptTexts, TimeLimits,
 };
 pub use pin::Pin;
 pub use progress::{Claim, Lineage, Output, Outputs, OwnBackend, RunPhase, RunProgress};

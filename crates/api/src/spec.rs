@@ -155,7 +155,7 @@ pub struct TerraformSpec {
     /// Container registry for the runner image of this resource.
     pub container_registry: ContainerRegistry,
 
-    /// Engine and its version. Default: the engine in the base image of the operator (`--base-image`).
+    /// Engine, its version, and arguments of its commands. Default: the engine in the base image of the operator (`--base-image`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineSpec>,
 

@@ -1,5 +1,6 @@
 //! The engine in the image, and its CLI configuration, with which the engine uses the providers in the image instead of downloading them.
 
+pub mod arguments;
 pub mod cache;
 pub mod command;
 pub mod lock_file;

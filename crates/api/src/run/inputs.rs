@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::engine::Engine;
-use crate::spec::{ApprovalRule, Timeouts};
+use crate::spec::{ApprovalRule, EngineSpec, Timeouts};
 
 /// Inputs of the runner, including secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct RunInputs {
     pub backend: BackendInputs,
     /// Time limits, in seconds.
     pub timeouts: TimeLimits,
+    /// Arguments of engine commands.
+    #[serde(default, skip_serializing_if = "EngineArguments::is_default")]
+    pub engine_arguments: EngineArguments,
     /// Which plans of the run need approval, and which plan is approved.
     #[serde(default)]
     pub approval: ApprovalInputs,
@@ -171,6 +174,37 @@ pub struct ManagedState {
     pub pointer: String,
     /// Names of the slot Secrets.
     pub slots: Vec<String>,
+}
+
+/// Arguments of engine commands (`spec.engine`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EngineArguments {
+    /// Value of `-parallelism`; `None` for the default of the engine.
+    pub parallelism: Option<i32>,
+    /// Whether plans compare the configuration with the state alone (`-refresh=false`).
+    pub skips_refresh: bool,
+    /// Value of `-lock-timeout`, in milliseconds; `None` for the default of the engine.
+    pub lock_timeout: Option<u64>,
+}
+
+impl EngineArguments {
+    /// Returns the arguments in `engine`.
+    pub fn of(engine: &EngineSpec) -> Self {
+        let milliseconds = |limit| {
+            let milliseconds = std::time::Duration::from(limit).as_millis();
+            u64::try_from(milliseconds).unwrap_or(u64::MAX)
+        };
+        Self {
+            parallelism: engine.parallelism,
+            skips_refresh: !engine.refresh,
+            lock_timeout: engine.lock_timeout.map(milliseconds),
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Time limits of a run, in seconds.

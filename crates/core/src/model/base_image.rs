@@ -2,7 +2,7 @@
 
 use alustan_api::report::Failure;
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
-use alustan_api::{Engine, EngineSpec, Reason, Terraform, engine};
+use alustan_api::{Engine, EngineName, Reason, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
 
@@ -53,12 +53,12 @@ pub fn base_image(
     pinned: Option<&PinnedImage>,
 ) -> Result<Result<PinnedImage, UnresolvedBaseImage>, Failure> {
     let own_image = tf.spec.container_registry.base_image.as_ref();
-    if let Some(spec) = tf.spec.engine.as_ref().filter(|_| own_image.is_none()) {
-        let requested = engine_text(spec);
+    if let (None, Some((name, version))) = (own_image, requested_engine(tf)) {
+        let requested = engine_text(name, version);
         if let Some(pinned) = pinned.filter(|image| image.asked.as_ref() == Some(&requested)) {
             return Ok(Ok(pinned.clone()));
         }
-        return from_catalogue(spec, &requested, settings).map(Err);
+        return from_catalogue(name, version, &requested, settings).map(Err);
     }
     let reference = own_image.unwrap_or(&settings.base_image);
     if let Some(pinned) =
@@ -79,26 +79,28 @@ pub fn base_image(
 
 /// Whether `tf` sets its base image or its engine.
 pub(crate) fn is_selected(tf: &Terraform) -> bool {
-    tf.spec.container_registry.base_image.is_some() || tf.spec.engine.is_some()
+    tf.spec.container_registry.base_image.is_some() || requested_engine(tf).is_some()
 }
 
-/// Formats engine and version of `spec`: `opentofu 1.12`.
-fn engine_text(spec: &EngineSpec) -> String {
-    let version = spec.version.as_deref();
-    version.map_or_else(
-        || spec.name.to_string(),
-        |version| format!("{} {version}", spec.name),
-    )
+/// Returns the engine and the version that `spec.engine` selects from the catalogue of the operator. `None` if `spec.engine` sets neither.
+fn requested_engine(tf: &Terraform) -> Option<(EngineName, Option<&str>)> {
+    let spec = tf.spec.engine.as_ref()?;
+    Some((spec.requested()?, spec.version.as_deref()))
+}
+
+/// Formats engine and version: `opentofu 1.12`.
+fn engine_text(name: EngineName, version: Option<&str>) -> String {
+    version.map_or_else(|| name.to_string(), |version| format!("{name} {version}"))
 }
 
 fn from_catalogue(
-    spec: &EngineSpec,
+    name: EngineName,
+    version: Option<&str>,
     requested: &str,
     settings: &Settings,
 ) -> Result<UnresolvedBaseImage, Failure> {
     let matches = |entry: &&EngineImage| {
-        let version = spec.version.as_deref();
-        entry.engine.name == spec.name
+        entry.engine.name == name
             && version.map_or_else(
                 || !entry.engine.version.contains('-'),
                 |version| engine::is_wanted(version, &entry.engine.version),

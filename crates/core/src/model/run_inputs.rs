@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{BackendInputs, RunInputs, TimeLimits};
+use alustan_api::run::{BackendInputs, EngineArguments, RunInputs, TimeLimits};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
@@ -47,6 +47,7 @@ pub fn run_inputs(
         scripts: seen.scripts.clone(),
         backend: backend(tf, source.backend.as_deref(), seen, slots)?,
         timeouts: time_limits(tf, max_timeout),
+        engine_arguments: engine_arguments(tf),
         approval: approval_policy::inputs(tf, false),
         adopt: orphans::adopts(tf),
         migrate: None,
@@ -68,6 +69,12 @@ pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
 /// Returns the time limits of runs of `tf`, each at most `max`.
 pub(crate) fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
     TimeLimits::of(&tf.spec.timeouts, max.unsigned_abs().as_secs())
+}
+
+/// Returns the arguments of engine commands of `tf`.
+pub(crate) fn engine_arguments(tf: &Terraform) -> EngineArguments {
+    let engine = tf.spec.engine.as_ref();
+    engine.map(EngineArguments::of).unwrap_or_default()
 }
 
 /// Returns the backend of `tf`. `module`: type of the backend in the module.
@@ -224,6 +231,10 @@ pub fn config(
     }
     if let (false, Some(object)) = (inputs.var_files.is_empty(), own_values.as_object_mut()) {
         object.insert("varFiles".to_owned(), json!(inputs.var_files));
+    }
+    let skips_refresh = inputs.engine_arguments.skips_refresh;
+    if let (true, Some(object)) = (skips_refresh, own_values.as_object_mut()) {
+        object.insert("refresh".to_owned(), false.into());
     }
     if let (Some(workspace), Some(object)) = (&backend.workspace, own_values.as_object_mut()) {
         object.insert("workspace".to_owned(), json!(workspace));

@@ -42,7 +42,7 @@ pub(crate) struct Config {
     pub(crate) cloud: u32,
     pub(crate) image: String,
     /// Backend, scripts, values of `spec.variablesFrom`, engine, base image, ServiceAccount, environment and volumes in pod options, variable
-    /// files and workspace.
+    /// files, workspace and `spec.engine.refresh`.
     pub(crate) other_inputs: serde_json::Value,
 }
 

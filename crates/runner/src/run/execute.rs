@@ -168,6 +168,7 @@ impl Session {
                 ];
                 let mut arguments: Vec<OsString> = words.map(Into::into).into();
                 arguments.extend(self.var_file_arguments());
+                arguments.extend(self.change_arguments());
                 self.engine(
                     RunStep::Destroy,
                     arguments,

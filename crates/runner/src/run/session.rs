@@ -170,8 +170,8 @@ impl Session {
         refuse_workspace(&inputs.backend, &environment)?;
         environment.extend(workspace(&inputs.backend));
         environment.extend(server_vars);
-        let mut script_environment = environment.clone();
-        script_environment.extend(for_scripts(&paths, backend_config.as_deref()));
+        let mut script_environment =
+            for_scripts(&environment, &paths, backend_config.as_deref(), &inputs);
         let cache_lock = if scripts.any() {
             cache::Lock::try_take(&paths.cache)
         } else {

@@ -1,7 +1,7 @@
 //! A run fails if its engine differs from the engine of the last apply, or is an older version. `spec.engine.allowSwitch` permits such a run.
 
 use alustan_api::report::{FailureClass, RunResult};
-use alustan_api::run::RunKind;
+use alustan_api::run::{EngineArguments, RunKind};
 use alustan_api::{Engine, EngineName};
 
 use crate::world::World;
@@ -84,4 +84,48 @@ fn missing_cli_configuration_file_causes_no_warning() {
     ran.expect(RunResult::Done);
     let logs = ran.logs();
     assert!(!logs.contains("CLI configuration"), "{logs}");
+}
+
+/// Returns the arguments of each engine command `command` since the last call of this function.
+fn arguments(world: &World, command: &str) -> Vec<String> {
+    let calls = world.read("arguments");
+    let _ = std::fs::remove_file(world.path("arguments"));
+    calls
+        .lines()
+        .filter_map(|call| call.strip_prefix(command))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn engine_commands_get_parallelism_refresh_and_lock_timeout() {
+    let module = "resource \"terraform_data\" \"a\" { input = \"x\" }\n";
+    let mut world = World::new(module);
+    let log = world.path("arguments").display().to_string();
+    world.wrap_engine(&format!("echo \"$@\" >> {log}"));
+    world.inputs.engine_arguments = EngineArguments {
+        parallelism: Some(3),
+        skips_refresh: true,
+        lock_timeout: Some(2_000),
+    };
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let calls = world.read("arguments");
+    let plan = arguments(&world, "plan ");
+    let is_plan =
+        |call: &String| call.contains("-parallelism=3") && call.contains("-refresh=false");
+    assert!(plan.len() == 1 && plan.iter().all(is_plan), "{calls}");
+    let changes = "-parallelism=3 -lock-timeout=2000ms";
+    assert!(
+        calls.contains(&format!("apply -no-color -input=false {changes} ")),
+        "{calls}"
+    );
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    let calls = world.read("arguments");
+    let destroy = arguments(&world, "apply -destroy ");
+    assert!(destroy.len() == 1, "{calls}");
+    assert!(
+        destroy[0].contains(changes) && !destroy[0].contains("-refresh"),
+        "{calls}"
+    );
 }

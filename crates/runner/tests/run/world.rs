@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use alustan_api::Architecture;
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    ApprovalInputs, ApprovedPlan, BackendInputs, ManagedState, Outputs, PROTOCOL, RunInputs,
-    RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts, StateLock, TimeLimits,
-    Trigger, key,
+    ApprovalInputs, ApprovedPlan, BackendInputs, EngineArguments, ManagedState, Outputs, PROTOCOL,
+    RunInputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts, StateLock,
+    TimeLimits, Trigger, key,
 };
 use alustan_state::fake::FakeSecrets;
 use alustan_state::store::Pointer;
@@ -103,6 +103,7 @@ impl World {
                 apply: 120,
                 destroy: 120,
             },
+            engine_arguments: EngineArguments::default(),
             approval: ApprovalInputs::default(),
             adopt: false,
             migrate: None,
@@ -177,7 +178,8 @@ impl World {
         self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {script}; fi"));
     }
 
-    fn wrap_engine(&self, first: &str) {
+    /// Executes the shell command `first` before each engine command.
+    pub(crate) fn wrap_engine(&self, first: &str) {
         let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
             .map(|folder| folder.join("terraform"))
             .find(|path| path.is_file())

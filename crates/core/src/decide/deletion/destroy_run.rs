@@ -145,6 +145,7 @@ fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
         inputs.backend.secret_config = live.secret_config;
     }
     inputs.timeouts = run_inputs::time_limits(case.tf, case.settings.max_timeout);
+    inputs.engine_arguments = run_inputs::engine_arguments(case.tf);
     set_approval_policy(case, &mut inputs);
     slots(case.tf, &case.current, &mut inputs);
     inputs

@@ -123,6 +123,7 @@ fn additional_state_slots_do_not_change_config_hash() {
 #[case::the_cache("/cache/size", json!("9Gi"))]
 #[case::repository_interval("/gitRepo/interval", json!("5m"))]
 #[case::the_architecture("/runner/architecture", json!("arm64"))]
+#[case::engine_arguments("/engine", json!({ "parallelism": 3, "lockTimeout": "1m" }))]
 #[case::the_builder("/containerRegistry/builder", json!({ "image": "b" }))]
 fn no_run_starts_after_change_of(#[case] field: &str, #[case] value: serde_json::Value) {
     let mut world = World::applied();
@@ -143,6 +144,7 @@ fn moved() -> serde_json::Value {
 #[rstest]
 #[case::variable("/variables/size", json!(9))]
 #[case::variable_files("/varFiles", json!(["prod.tfvars"]))]
+#[case::plans_without_refresh("/engine", json!({ "refresh": false }))]
 #[case::backend("/backend", moved())]
 #[case::script("/scripts/apply", json!({ "inline": "make apply" }))]
 #[case::repository("/containerRegistry/imageName", json!("registry.test/other/web"))]

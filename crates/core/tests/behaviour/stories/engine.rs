@@ -80,7 +80,7 @@ fn unknown_version_stalls_and_lists_available_engines() {
                  opentofu 1.13.0-rc1, opentofu 1.12.10, opentofu 1.12.6, opentofu 1.11.2";
     assert!(message.contains(available), "{message}");
     assert!(world.jobs.is_empty() && world.builds.is_empty());
-    let failure = base_image(&of(json!({})), &settings(), None).unwrap_err();
+    let failure = base_image(&of(json!({"name": "terraform"})), &settings(), None).unwrap_err();
     assert!(
         failure.message.contains("the catalogue is empty"),
         "{}",
@@ -269,4 +269,31 @@ fn backend_unsupported_by_engine_is_refused_before_build(
         }
         None => assert!(world.is_ready(), "{status:?}"),
     }
+}
+
+/// `spec.engine` without engine and version has only arguments: the engine stays that of the operator's base image.
+#[test]
+fn engine_arguments_keep_the_engine_and_start_no_run() {
+    let mut world = World::applied();
+    world.settings = with_catalogue();
+    let arguments = json!({"parallelism": 20, "lockTimeout": "90s", "allowSwitch": true});
+    world
+        .edit(|tf| tf.with("/engine", arguments.clone()))
+        .settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.run_number(), 1);
+    world.commit(1).run_to(Stage::Planning);
+    let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
+    let given = inputs.engine_arguments;
+    assert_eq!(
+        (given.parallelism, given.lock_timeout),
+        (Some(20), Some(90_000))
+    );
+    assert!(!given.skips_refresh);
+    // The current arguments also apply to the destroy of a resource whose pin has others.
+    world.settle();
+    world.edit(|tf| tf.with("/engine/parallelism", 3));
+    world.delete().run_to(Stage::Planning);
+    let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
+    assert_eq!(inputs.engine_arguments.parallelism, Some(3));
 }

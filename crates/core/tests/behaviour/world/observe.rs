@@ -500,10 +500,9 @@ impl World {
             migrate: false,
             ..backend
         });
-        let engine = spec
-            .engine
-            .as_ref()
-            .map(|engine| (engine.name, &engine.version));
+        let engine = spec.engine.as_ref();
+        let refresh = engine.is_none_or(|engine| engine.refresh);
+        let engine = engine.and_then(|engine| Some((engine.requested()?, &engine.version)));
         let base = &spec.container_registry.base_image;
         let runner = spec.runner.as_ref();
         let account = runner.and_then(|runner| runner.service_account_name.as_ref());
@@ -529,7 +528,8 @@ impl World {
                 account,
                 pod,
                 spec.var_files,
-                spec.workspace()
+                spec.workspace(),
+                refresh
             ]),
         }
     }

@@ -54,8 +54,12 @@ impl Session {
             "-detailed-exitcode",
         ];
         let mut arguments: Vec<OsString> = words.map(Into::into).into();
-        if goal == Goal::Destroy {
-            arguments.push("-destroy".into());
+        match goal {
+            Goal::Apply => arguments.extend(self.plan_arguments()),
+            Goal::Destroy => {
+                arguments.push("-destroy".into());
+                arguments.extend(self.destroy_plan_arguments());
+            }
         }
         arguments.extend(self.var_file_arguments());
         arguments.push(option("-out=", &self.paths.plan_file()));
@@ -87,13 +91,10 @@ impl Session {
 
     async fn apply_plan_file(&self, step: RunStep, deadline: Instant) -> Result<(), Failure> {
         self.check_plan_file()?;
-        let plan = self.paths.plan_file();
-        let arguments = vec![
-            "apply".into(),
-            NO_COLOR.into(),
-            "-input=false".into(),
-            plan.into(),
-        ];
+        let words = ["apply", NO_COLOR, "-input=false"];
+        let mut arguments: Vec<OsString> = words.map(Into::into).into();
+        arguments.extend(self.change_arguments());
+        arguments.push(self.paths.plan_file().into());
         self.engine(step, arguments, StopPolicy::Graceful, deadline, &[0])
             .await?;
         Ok(())

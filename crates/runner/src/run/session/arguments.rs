@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use super::Session;
+use crate::engine::arguments::{of_change, of_plan, parallelism};
 use crate::module::tfvars;
 
 impl Session {
@@ -24,5 +25,22 @@ impl Session {
                 argument
             })
             .collect()
+    }
+
+    /// Returns the arguments in `spec.engine` for a plan.
+    pub(crate) fn plan_arguments(&self) -> impl Iterator<Item = OsString> {
+        of_plan(&self.inputs.engine_arguments).map(Into::into)
+    }
+
+    /// Returns the arguments in `spec.engine` for a destroy plan, which always reads the real objects.
+    pub(crate) fn destroy_plan_arguments(&self) -> impl Iterator<Item = OsString> {
+        parallelism(&self.inputs.engine_arguments)
+            .into_iter()
+            .map(Into::into)
+    }
+
+    /// Returns the arguments in `spec.engine` for a command that changes objects.
+    pub(crate) fn change_arguments(&self) -> impl Iterator<Item = OsString> {
+        of_change(&self.inputs.engine_arguments).map(Into::into)
     }
 }

@@ -9,6 +9,7 @@ use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
 
 use crate::certificates;
+use crate::engine::arguments::add_to_scripts;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::{transient, user};
@@ -100,9 +101,16 @@ fn unwritten(error: &std::io::Error) -> Failure {
     )
 }
 
-pub(super) fn for_scripts(paths: &Paths, backend_config: Option<&Path>) -> Vars {
+/// Returns the environment of scripts: `environment`, the paths of the files that scripts write, and arguments of engine commands.
+pub(super) fn for_scripts(
+    environment: &Vars,
+    paths: &Paths,
+    backend_config: Option<&Path>,
+    inputs: &RunInputs,
+) -> Vars {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let mut vars = Vars::from([
+    let mut vars = environment.clone();
+    vars.extend([
         ("ALUSTAN_PLAN_FILE".to_owned(), text(paths.plan_file())),
         (
             "ALUSTAN_OUTPUTS_FILE".to_owned(),
@@ -113,6 +121,7 @@ pub(super) fn for_scripts(paths: &Paths, backend_config: Option<&Path>) -> Vars 
         let argument = backend_argument(config).to_string_lossy().into_owned();
         vars.insert("TF_CLI_ARGS_init".to_owned(), argument);
     }
+    add_to_scripts(&mut vars, &inputs.engine_arguments);
     vars
 }
 

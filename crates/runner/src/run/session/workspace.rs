@@ -43,8 +43,8 @@ pub(super) fn refuse_workspace(backend: &BackendInputs, environment: &Vars) -> R
     };
     let message = format!(
         "the environment of the run sets {VARIABLE}, but backend {name} has one workspace, `default`. \
-         Nothing was changed. Remove the variable from the image and from the Secrets of \
-         spec.runner.envFromSecrets, or set spec.backend.provider to a backend with several workspaces"
+         Nothing was changed. Remove the variable from the image and from spec.runner, or set \
+         spec.backend.provider to a backend with several workspaces"
     );
     Err(user(Reason::WorkspaceUnsupported, message))
 }
