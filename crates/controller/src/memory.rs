@@ -7,6 +7,7 @@ use alustan_api::report::Failure;
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::backoff::doubled;
 use alustan_core::observed::{SourceSeen, Waiting};
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::resource::Ref;
@@ -26,7 +27,7 @@ pub(crate) struct ResourceState {
     /// Last written status.
     status: Option<TerraformStatus>,
     /// Time of the last change of the status.
-    status_at: Option<Instant>,
+    status_at: Option<Timestamp>,
     source: Option<(String, SourceSeen)>,
     /// Tag of the runner image that the resource needs, built or not.
     image_tag: Option<String>,
@@ -83,20 +84,20 @@ impl Memory {
         self.with_state(resource, |memory| memory.status.clone())
     }
 
-    /// Stores the written status of `resource`.
-    pub(crate) fn set_status(&self, resource: &Ref, status: TerraformStatus) {
+    /// Stores the status of `resource` that is written at `now`.
+    pub(crate) fn set_status(&self, resource: &Ref, status: TerraformStatus, now: Timestamp) {
         self.with_state(resource, |memory| {
             if memory.status.as_ref() != Some(&status) {
                 memory.status = Some(status);
-                memory.status_at = Some(Instant::now());
+                memory.status_at = Some(now);
             }
         });
     }
 
-    /// Whether the status of `resource` changed within `max_age`.
-    pub(crate) fn has_new_status(&self, resource: &Ref, max_age: Duration) -> bool {
+    /// Whether the status of `resource` changed within `max_age` before `now`.
+    pub(crate) fn has_new_status(&self, resource: &Ref, max_age: Duration, now: Timestamp) -> bool {
         let at = self.with_state(resource, |memory| memory.status_at);
-        at.is_some_and(|at| at.elapsed() < max_age)
+        at.is_some_and(|at| now.duration_since(at).unsigned_abs() < max_age)
     }
 
     /// Returns the last commit and context of `resource` if they were stored for the same `module`: repository, reference, path and included files.

@@ -48,7 +48,7 @@ pub(crate) async fn report(
         }
         publish_events(ctx, tf, &status).await;
     }
-    ctx.memory.set_status(resource, status);
+    ctx.memory.set_status(resource, status, ctx.clock.now());
     Ok(None)
 }
 
@@ -60,7 +60,9 @@ fn is_transitional(reconciliation: &Reconciliation<'_>, status: &TerraformStatus
     let previous = tf.status.as_ref().filter(|previous| *previous != status);
     ctx.driver == Driver::Native
         && previous.is_some_and(|previous| only_reports_a_query(previous, status))
-        && ctx.memory.has_new_status(resource, STATUS_DELAY)
+        && ctx
+            .memory
+            .has_new_status(resource, STATUS_DELAY, ctx.clock.now())
 }
 
 async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {
