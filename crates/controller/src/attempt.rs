@@ -1,4 +1,5 @@
-//! One attempt to reconcile a resource, for both drivers: measures the reconcile, and handles resources that cannot be read or no longer exist.
+//! Entry point of a reconcile for the native driver and for metacontroller: records metrics, and handles resources that cannot be read or
+//! no longer exist.
 
 use std::time::Instant;
 

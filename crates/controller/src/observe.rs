@@ -300,7 +300,7 @@ impl Observer<'_> {
         }
     }
 
-    /// Returns the base image by digest. If the run record has no base image for the current spec, asks the registry for the digest.
+    /// Returns the base image by digest. If the run record has no base image for the current spec, queries the registry for the digest.
     fn base(&self, prepared: &Prepared<'_>, credentials: &QueryCredentials) -> Answer<PinnedImage> {
         let wanted = match prepared.base_query(retry_at()) {
             Query::Needed(wanted) => wanted,

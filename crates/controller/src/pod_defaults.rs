@@ -9,7 +9,8 @@ use alustan_core::pod_policy::PodPolicy;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
 
-/// Reads and checks the defaults and limits of pod options. A missing file has no defaults, and allows no options that need permission.
+/// Reads and checks the defaults and limits of pod options. Without a file, there are no defaults, and no option that requires
+/// permission is allowed.
 /// `environment`: environment variables that the operator sets in all containers.
 ///
 /// # Errors
@@ -37,7 +38,8 @@ fn parse(text: &str, environment: &BTreeMap<String, String>) -> Result<PodPolicy
     Ok(policy)
 }
 
-/// Returns the path of the first field in `given` that `known`, the parsed value, does not have. Types of Kubernetes ignore unknown fields.
+/// Returns the path of the first unknown field: a field in `given`, the content of the file, that is missing in `known`, the parsed value.
+/// Types of Kubernetes ignore unknown fields.
 fn unknown_field(given: &Value, known: &Value) -> Option<String> {
     match (given, known) {
         (Value::Object(given), Value::Object(known)) => given.iter().find_map(|(name, value)| {
@@ -56,7 +58,7 @@ fn unknown_field(given: &Value, known: &Value) -> Option<String> {
     }
 }
 
-/// Whether a parsed value is left out if it has this value.
+/// Whether serialization omits a field with this value.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -22,7 +22,7 @@ use crate::slots;
 use crate::status::failure::failure_status;
 use crate::status::{publish_events, report};
 
-/// Reconciles a resource that exists and has the finalizer of the operator, or needs it.
+/// Reconciles an existing resource. A deleted resource must still have the finalizer of the operator.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
@@ -117,8 +117,8 @@ async fn report_executed(
     }
 }
 
-/// Adds number and trace id of the current run to the span, so that all log lines of this reconcile contain them. Does nothing once the result of the
-/// run is recorded.
+/// Adds number and trace id of the current run to the span, so that all later log lines of this reconcile contain them. Does nothing once
+/// the result of the run is recorded.
 fn record_run_in_span(seen: &Seen) {
     let record = seen.record.as_ref().map(|record| &record.record);
     let Some((record, run)) = record.and_then(|record| Some((record, open_run(record)?))) else {

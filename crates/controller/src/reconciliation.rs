@@ -1,4 +1,4 @@
-//! One reconcile of one resource.
+//! Input of one reconcile of one resource.
 
 use alustan_api::Terraform;
 use alustan_api::report::Failure;

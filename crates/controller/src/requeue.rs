@@ -1,4 +1,4 @@
-//! When a resource is reconciled again: after a success, and after a failure.
+//! Requeue delay after a successful reconcile, and backoff after a failed one.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::resource::{Ref, to_key};
 const MIN_REQUEUE_DELAY: Duration = Duration::from_secs(1);
 /// Resync interval without events: a watch does not guarantee that every event arrives.
 const RESYNC_INTERVAL: Duration = Duration::from_hours(1);
-/// Interval of reconciles of a resource that refers to objects without a watch.
+/// Requeue interval of a resource that refers to objects without a watch.
 const UNWATCHED_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Minimum retry delay after a `ResourceQuota` or `LimitRange` refused an object: a quota usually stays exhausted for a while.
 const MIN_QUOTA_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Delay until the next reconcile.
+/// Time of the next reconcile after a successful reconcile, for each driver.
 pub(crate) struct Outcome {
     /// Requeue delay of the native driver. A watch event may requeue the resource earlier. `None`: no requeue before the resource changes.
     pub(crate) requeue_after: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Outcome for a resource that is deleted, or that other controllers keep.
+    /// Outcome for a resource that is deleted, or kept only by finalizers of other controllers.
     pub(crate) const UNTIL_CHANGED: Self = Self {
         requeue_after: None,
         pace: Pace::UntilChanged,

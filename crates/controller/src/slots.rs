@@ -1,4 +1,4 @@
-//! Which resources hold a slot: those with an active run, Job, pod or build.
+//! Run slots of resources. A resource with an active run, Job, pod or build holds a slot.
 
 use alustan_api::labels;
 use alustan_api::{ObjectKey, Terraform};
@@ -14,7 +14,8 @@ use crate::reconciliation::Reconciliation;
 use crate::resource::{Ref, to_key};
 use crate::watch::mapping::owner;
 
-/// Records whether the resource, which starts nothing now, holds a slot: it does while a run or a build of it is active.
+/// Updates the slot of a resource that starts no run or build in this reconcile. The resource keeps its slot while its run or build is
+/// active.
 pub(crate) fn record_active(reconciliation: &Reconciliation<'_>, observation: &Observation) {
     let Reconciliation {
         ctx, tf, resource, ..
@@ -28,7 +29,7 @@ pub(crate) fn record_active(reconciliation: &Reconciliation<'_>, observation: &O
     }
 }
 
-/// Releases the slot of `resource`, whose observation failed. Keeps the slot while the resource has an active Job or pod.
+/// Releases the slot of `resource` after a failed observation, unless the watch caches have an active Job or pod of the resource.
 pub(crate) fn release_without_active_job(ctx: &Context, resource: &Ref) {
     if !has_active_job(ctx, resource) {
         release(ctx, resource);
@@ -59,8 +60,8 @@ pub(crate) fn resources_with_runs(ctx: &Context) -> Vec<ObjectKey> {
     owners.map(|owner| to_key(&owner)).collect()
 }
 
-/// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and a
-/// slot that is held for a missing resource would never be released.
+/// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels. A
+/// slot of a missing resource would never be released.
 fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
     let reference = owner(&ctx.settings, object)?;
     let resource = ctx.resources.get(&reference)?;

@@ -30,13 +30,13 @@ pub struct EngineSpec {
     /// the state, and a change back may not be possible. If false, such a run is refused (`EngineChangeNotAllowed`). Default: false.
     #[serde(default)]
     pub allow_switch: bool,
-    /// Maximum number of concurrent operations of the engine on objects (`-parallelism` of plan, apply and destroy). Example: `20`. A change
+    /// Maximum number of concurrent operations of the engine (`-parallelism` of plan, apply and destroy). Example: `20`. A change
     /// starts no run. Between 1 and 256. Default: 10, the default of the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 256").message("must be between 1 and 256"))]
     pub parallelism: Option<i32>,
     /// If true, plans read the real objects before they compare. If false, plans compare the configuration with the state alone
-    /// (`-refresh=false`): they need fewer requests, and drift of real objects is neither found nor corrected. Destroy always reads the
+    /// (`-refresh=false`): they send fewer requests, and drift of real objects is neither found nor corrected. Destroy always reads the
     /// objects. Default: true.
     #[serde(default = "yes")]
     pub refresh: bool,

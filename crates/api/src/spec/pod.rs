@@ -36,7 +36,7 @@ const VOLUME_NAME_HELP: &str = "must consist of lowercase letters, digits and '-
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct PodOptions {
-    /// Compute resources of each container. A change starts no run, but failures are counted from zero. Defaults: a memory limit of 2Gi
+    /// Compute resources of each container. A change starts no run and resets the retry budget. Defaults: a memory limit of 2Gi
     /// for the engine, and of 1Gi for the containers of a build. Example: `{requests: {cpu: "1"}, limits: {memory: 4Gi}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<PodResources>,
@@ -46,35 +46,35 @@ pub struct PodOptions {
     #[schemars(schema_with = "strings::<32>")]
     #[x_kube(validation = Rule::new("!('kubernetes.io/arch' in self)").message("kubernetes.io/arch is set by the operator: use spec.runner.architecture"))]
     pub node_selector: BTreeMap<String, String>,
-    /// Affinity to nodes and pods. Replaces that of the operator.
+    /// Node and pod affinity. Replaces the default of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "bounded::<Option<Affinity>, 1>")]
     pub affinity: Option<Affinity>,
-    /// Tolerations of taints. Only those that the operator allows. Example: `[{key: dedicated, value: terraform, effect: NoSchedule}]`. At
+    /// Tolerations of taints. The operator must allow each of them. Example: `[{key: dedicated, value: terraform, effect: NoSchedule}]`. At
     /// most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "bounded::<Vec<Toleration>, 20>")]
     pub tolerations: Vec<Toleration>,
-    /// Spread of pods over nodes and zones. At most 10 entries.
+    /// Topology spread constraints of the pod. At most 10 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "bounded::<Vec<TopologySpreadConstraint>, 10>")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    /// Priority class. Only those that the operator allows.
+    /// Name of a priority class that the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub priority_class_name: Option<String>,
-    /// Runtime class. Only those that the operator allows.
+    /// Name of a runtime class that the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub runtime_class_name: Option<String>,
-    /// Labels of the pod. Only keys that the operator allows. At most 32 entries.
+    /// Labels of the pod. The operator must allow their keys. At most 32 entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "strings::<32>")]
     #[x_kube(validation = Rule::new(NOT_OUR_KEY).message(NOT_OUR_KEY_HELP))]
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the pod. Only keys that the operator allows. Example: `{sidecar.istio.io/inject: "true"}`, which replaces the value
+    /// Annotations of the pod. The operator must allow their keys. Example: `{sidecar.istio.io/inject: "true"}`, which replaces the value
     /// `false` of the operator. At most 32 entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "strings::<32>")]
@@ -89,7 +89,7 @@ pub struct PodOptions {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "bounded::<Vec<HostAlias>, 32>")]
     pub host_aliases: Vec<HostAlias>,
-    /// Name servers and search domains, in addition to those of the cluster. Replaces that of the operator.
+    /// Name servers and search domains, in addition to those of the cluster. Replaces the default of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "bounded::<Option<PodDNSConfig>, 1>")]
     pub dns_config: Option<PodDNSConfig>,
@@ -160,18 +160,18 @@ pub struct PodVolume {
     #[schemars(schema_with = "bounded::<Option<SecretVolumeSource>, 1>")]
     #[x_kube(validation = Rule::new(not_ours!("!has(self.secretName) || !self.secretName", "")).message(NOT_OURS_HELP))]
     pub secret: Option<SecretVolumeSource>,
-    /// Several ConfigMaps and Secrets in one folder. Tokens of ServiceAccounts are refused: use `spec.runner.tokens`. Optional for destroy.
+    /// ConfigMaps, Secrets and pod fields in one folder. ServiceAccount tokens are refused: use `spec.runner.tokens`. Optional for destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "bounded::<Option<ProjectedVolumeSource>, 1>")]
     #[x_kube(validation = Rule::new("!has(self.sources) || self.sources.all(source, !has(source.serviceAccountToken))").message("serviceAccountToken is not allowed: use spec.runner.tokens"))]
     #[x_kube(validation = Rule::new(not_ours!("!has(self.sources) || self.sources.all(source, !has(source.secret) || !source.secret.name", ")")).message(NOT_OURS_HELP))]
     pub projected: Option<ProjectedVolumeSource>,
-    /// Inline volume of a CSI driver. Only drivers that the operator allows.
+    /// Inline volume of a CSI driver that the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "bounded::<Option<CSIVolumeSource>, 1>")]
     #[x_kube(validation = Rule::new(not_ours!("!has(self.nodePublishSecretRef) || !self.nodePublishSecretRef.name", "")).message(NOT_OURS_HELP))]
     pub csi: Option<CSIVolumeSource>,
-    /// Empty folder. Its content is lost with the pod. Default of `sizeLimit`: 20Gi.
+    /// Scratch volume, deleted with the pod. Default of `sizeLimit`: 20Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "bounded::<Option<EmptyDirVolumeSource>, 1>")]
     pub empty_dir: Option<EmptyDirVolumeSource>,

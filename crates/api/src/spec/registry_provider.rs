@@ -1,5 +1,5 @@
-//! Providers of container registries (`spec.containerRegistry.provider`): everything that differs between them. A new provider is one variant,
-//! one arm in [`RegistryProvider::identity`], its credential helper in `images/cloud-helpers/Dockerfile`, and a row in `docs/registries.md`.
+//! Providers of container registries (`spec.containerRegistry.provider`). A new provider requires a variant,
+//! an arm in [`RegistryProvider::identity`], its credential helper in `images/cloud-helpers/Dockerfile`, and a row in `docs/registries.md`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Whether a Job has finished.
+//! Conditions and activity of Jobs.
 
 use alustan_api::labels::Component;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};

@@ -1,4 +1,4 @@
-//! Pods in the watch cache, and what their container statuses say.
+//! Pods in the watch cache, and their state according to container statuses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

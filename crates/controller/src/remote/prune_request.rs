@@ -76,8 +76,8 @@ impl PruneRequest {
     }
 }
 
-/// Returns the number of the current day of the resource. Days of different resources begin at different times, so that their daily prunings are
-/// spread.
+/// Returns the number of the current pruning interval of `tf`. An offset derived from the uid of the resource spreads the prunings of
+/// different resources over the day.
 fn day(tf: &Terraform, now: Timestamp) -> i64 {
     let day_length = Duration::from_secs(PRUNE_INTERVAL_SECONDS.unsigned_abs());
     let offset = day_length.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));

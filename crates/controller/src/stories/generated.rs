@@ -1,4 +1,4 @@
-//! Generated stories: whatever users, pods, git, registry and the operator do, the rules hold, and the resource converges when the faults end.
+//! Property tests: for random sequences of events and faults, the rules hold, and the resource converges once the faults end.
 
 use alustan_api::RECONCILE_AT;
 use alustan_api::report::FailureClass;

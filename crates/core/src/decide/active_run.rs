@@ -30,8 +30,8 @@ const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
     /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. After a change of the configuration or of
-    /// the pod options, cancels the run only if the run has no Job yet or its pod cannot start. In all other cases, the new configuration waits for the end
-    /// of the run.
+    /// the pod options, cancels the run only if the run has no Job yet or its pod cannot start. In all other cases, the new configuration
+    /// waits for the end of the run.
     pub(super) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
         let hash = wanted.and_then(|wanted| Some(&wanted.as_ref().ok()?.config.hash));
@@ -286,8 +286,8 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of a run that cannot start. Cancels the run after the startup timeout, or at once if the configuration or
-    /// the pod options have `changed`. No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is
-    /// retried.
+    /// the pod options have `changed`. No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient
+    /// failure and is retried.
     pub(super) fn check_startup(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);

@@ -1,5 +1,5 @@
 //! Resources without a run record: new resources, resources restored from a backup, resources whose run record was deleted by hand, and
-//! deleted resources that have only finalizers of other controllers.
+//! deleted resources that are kept only by finalizers of other controllers.
 
 use alustan_api::labels::Component;
 use alustan_api::run::{History, Lineage, RunRecord};

@@ -141,8 +141,8 @@ fn mount(mount: &PodVolumeMount) -> VolumeMount {
     }
 }
 
-/// Returns `own` resources of a container with `options`. An own request above a limit in the options is reduced to it; an own limit below
-/// a request in the options is increased to it.
+/// Returns the default resources `own` of a container, overridden by `options`. Reduces a default request to a lower limit in the options,
+/// and increases a default limit to a higher request in the options.
 pub(crate) fn with_resources(
     own: ResourceRequirements,
     options: &PodResources,

@@ -4,8 +4,8 @@ use alustan_api::run::EngineArguments;
 
 use crate::paths::Vars;
 
-/// Adds variables to the environment of scripts with which the engine commands of a script get `arguments`. Keeps arguments that
-/// `environment` already has.
+/// Adds `arguments` to the environment of scripts, as variables `TF_CLI_ARGS_plan`, `TF_CLI_ARGS_apply` and `TF_CLI_ARGS_destroy`. Appends
+/// `arguments` to existing values, so that `arguments` take precedence.
 pub fn add_to_scripts(environment: &mut Vars, arguments: &EngineArguments) {
     let plan: Vec<_> = of_plan(arguments).collect();
     let refresh = skipped_refresh(arguments);

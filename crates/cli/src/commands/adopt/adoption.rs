@@ -104,7 +104,7 @@ impl Adoption {
     }
 
     /// Makes each plan wait for approval. With `is_auto`, a step after the adoption applies plans without approval, as the other operator
-    /// does. The first plan must not be applied unseen: at a wrong address of the state it creates every object again.
+    /// does. The first plan must not be applied without approval: at a wrong state address, it creates every object again.
     pub(crate) fn approve_later(&mut self, is_auto: bool) {
         self.set("approval.mode", json!("Manual"));
         if is_auto {
@@ -114,7 +114,7 @@ impl Adoption {
         }
     }
 
-    /// Uses the managed state, and adds the step that pushes the present state. `pull` is the command that prints the present state.
+    /// Uses the managed state, and adds the step that pushes the current state. `pull` is the command that prints the current state.
     pub(crate) fn push_state(&mut self, text: &str, pull: &str) {
         let file = format!("{}.tfstate", self.name);
         let text = format!("{text}. The file contains secrets: delete it after the push");

@@ -32,8 +32,8 @@ pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
         .unwrap_or_default()
 }
 
-/// Returns the program that manages `object` from git or from a chart, by its labels and annotations. Such a program resets changes of the
-/// object.
+/// Returns the kind of the Flux, Argo CD or Helm owner of `object`, according to labels and annotations. The owner reverts changes of
+/// `object`.
 pub(crate) fn manager(object: &Value) -> Option<&'static str> {
     const LABELS: [(&str, &str); 3] = [
         ("kustomize.toolkit.fluxcd.io~1name", "a Flux Kustomization"),

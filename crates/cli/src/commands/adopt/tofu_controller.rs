@@ -23,7 +23,7 @@ pub(crate) const CRD: &str = "terraforms.infra.contrib.fluxcd.io";
 /// Maximum length of the suffix of a state Secret, in bytes (CRD).
 const MAX_SUFFIX: usize = 63;
 
-/// Place of the state of an object.
+/// Location of the state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StatePlace {
     /// Secret of the `kubernetes` backend in the namespace of the object.
@@ -43,7 +43,7 @@ impl StatePlace {
         }
     }
 
-    /// Whether the new resource can use the state where it is.
+    /// Whether the new resource can use the state at its current location.
     fn stays(&self) -> bool {
         match self {
             Self::Secret { workspace, suffix } => {
@@ -59,7 +59,7 @@ impl StatePlace {
     }
 }
 
-/// Determines the place of the state of `object`.
+/// Determines the location of the state of `object`.
 ///
 /// # Errors
 /// Suffix or workspace are not valid in the name of a Secret.
@@ -71,7 +71,7 @@ pub(crate) fn place(object: &Value) -> Result<StatePlace, String> {
     let workspace = text(object, "/spec/workspace").unwrap_or("default");
     let is_disabled = is_true(object, "/spec/backendConfig/disable");
     if is_disabled || config("customConfiguration").is_some() {
-        // Runs of the resource cannot select another workspace of the block.
+        // The mapping does not set `spec.workspace`.
         return Ok(match workspace {
             "default" => StatePlace::Block,
             _ => StatePlace::Elsewhere,

@@ -8,7 +8,7 @@ use super::violation::Violation;
 use crate::pod_policy::PodPolicy;
 use crate::quantity;
 
-/// Returns the first option that `policy` would have to allow.
+/// Returns the first option that requires permission and that `policy` does not allow.
 pub(super) fn unless_allowed(options: &PodOptions, policy: &PodPolicy) -> Option<Violation> {
     let allowed = &policy.allowed;
     let denied = |path: String, what: &str, entry: &str, list: &str| {

@@ -60,7 +60,7 @@ fn merge_lists<T>(defaults: Vec<T>, options: Vec<T>, key: impl Fn(&T) -> &String
     merged
 }
 
-/// Merges resources by name. A default that contradicts an option, such as a limit below the request in the options, is dropped.
+/// Merges resources by name. Drops a default limit below a request in the options, and a default request above a limit in the options.
 fn merge_resources(
     defaults: Option<PodResources>,
     options: Option<PodResources>,

@@ -40,7 +40,7 @@ const OWN_VARIABLES: &str = "ALUSTAN_";
 /// Label of a node with its architecture.
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Pod options, and properties of the pod that they are checked against.
+/// Pod options, and the constraints that they must satisfy.
 #[derive(Clone, Copy)]
 pub(super) struct Check<'a> {
     pub(super) options: &'a PodOptions,
