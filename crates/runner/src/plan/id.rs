@@ -17,6 +17,8 @@ const LENGTH: usize = 16;
 pub struct PlanIdInputs<'a> {
     /// Digest of the change set.
     pub digest: &'a str,
+    /// Address of the state: a plan for one state must not be applied to another one.
+    pub address: Option<&'a str>,
     /// Context of the planned module.
     pub context: Option<&'a str>,
     /// Values of the variables.
@@ -45,6 +47,7 @@ pub fn plan_id(plan: PlanIdInputs<'_>, key: &[u8]) -> String {
         json!(plan.begun),
     ];
     parts.extend(plan.restored.map(|at| json!(at)));
+    parts.push(json!({ "address": plan.address }));
     let text = Value::Array(parts).to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     let mut id = hex::encode(hmac::sign(&key, text.as_bytes()).as_ref());
@@ -78,6 +81,7 @@ mod tests {
         );
         let plan = PlanIdInputs {
             digest: "d",
+            address: None,
             context: Some("c"),
             variables: &none,
             scripts: &built_in,
@@ -89,6 +93,14 @@ mod tests {
             plan,
             PlanIdInputs {
                 digest: "e",
+                ..plan
+            },
+            PlanIdInputs {
+                address: Some("s3://bucket/env:/staging/web"),
+                ..plan
+            },
+            PlanIdInputs {
+                address: Some("s3://bucket/env:/production/web"),
                 ..plan
             },
             PlanIdInputs {

@@ -162,8 +162,10 @@ impl Session {
             hex::encode(digest::digest(&digest::SHA256, &file))
         };
         let run = self.claimed.run.as_ref();
+        let address = self.state_address();
         let plan = PlanIdInputs {
             digest: &digest,
+            address: address.as_deref(),
             context: run.and_then(|run| run.context.as_deref()),
             variables: &self.inputs.variables,
             scripts: &self.inputs.scripts,
