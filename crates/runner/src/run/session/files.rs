@@ -88,8 +88,13 @@ fn copy_var_files(directory: &Path, var_files: &[PathBuf]) -> std::io::Result<()
             .extension()
             .is_some_and(|extension| extension == "json");
         let extension = if is_json { "tfvars.json" } else { "tfvars" };
-        let name = format!("zzz-alustan-{number:02}.auto.{extension}");
-        std::fs::copy(file, directory.join(name))?;
+        let copy = directory.join(format!("zzz-alustan-{number:02}.auto.{extension}"));
+        // A file of this name in the repository may be a link to another file, which the copy would overwrite.
+        match std::fs::remove_file(&copy) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::fs::copy(file, copy)?;
     }
     Ok(())
 }
