@@ -21,6 +21,8 @@ pub const BUILD: &str = "/kaniko-ctx";
 pub const HANDOVER: &str = "handover";
 /// Folder in a pod. It contains the programs from the image of the operator that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";
+/// File from which the kubelet reads the termination message.
+pub const TERMINATION_LOG: &str = "/dev/termination-log";
 /// Docker configuration in the containers of the runner that pull the context and push the image.
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
 /// Git credentials in the container that executes `init`, for remote modules.

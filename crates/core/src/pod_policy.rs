@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) const RUN_GRACE: i64 = 600;
 /// Default and minimum of the termination grace period of a build, in seconds.
 pub(crate) const BUILD_GRACE: i64 = 5;
+/// Maximum size of an `emptyDir` volume. The kubelet evicts a pod that exceeds it. Without the limit, the pod could fill the node, and the
+/// kubelet would evict other pods.
+pub(crate) const SCRATCH: &str = "20Gi";
 
 /// Content of the file of `--pod-defaults`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -166,7 +166,8 @@ fn redactor(vars: &Vars) -> Redactor {
 /// DNS query is needed.
 async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::Error>> {
     // Ignores `KUBECONFIG`, because this variable configures the providers of the module.
-    let mut config = if let Some(file) = vars.get("ALUSTAN_KUBECONFIG") {
+    let file = vars.get("ALUSTAN_KUBECONFIG");
+    let mut config = if let Some(file) = file.filter(|file| !file.is_empty()) {
         let kubeconfig = kube::config::Kubeconfig::read_from(file)?;
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
     } else {

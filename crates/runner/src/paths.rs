@@ -54,7 +54,7 @@ impl Paths {
                 .is_some_and(|value| value == "true"),
             work: path("ALUSTAN_WORK_DIR", paths::WORK),
             build: path("ALUSTAN_BUILD_DIR", paths::BUILD),
-            termination_log: path("ALUSTAN_TERMINATION_LOG", "/dev/termination-log"),
+            termination_log: path("ALUSTAN_TERMINATION_LOG", paths::TERMINATION_LOG),
             runner: std::env::current_exe().unwrap_or_else(|_| paths::RUNNER.into()),
         }
     }

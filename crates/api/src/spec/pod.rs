@@ -171,7 +171,7 @@ pub struct PodVolume {
     #[schemars(schema_with = "bounded::<Option<CSIVolumeSource>, 1>")]
     #[x_kube(validation = Rule::new(not_ours!("!has(self.nodePublishSecretRef) || !self.nodePublishSecretRef.name", "")).message(NOT_OURS_HELP))]
     pub csi: Option<CSIVolumeSource>,
-    /// Scratch volume, deleted with the pod. Default of `sizeLimit`: 20Gi.
+    /// Scratch volume, deleted with the pod. Default and maximum of `sizeLimit`: 20Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "bounded::<Option<EmptyDirVolumeSource>, 1>")]
     pub empty_dir: Option<EmptyDirVolumeSource>,

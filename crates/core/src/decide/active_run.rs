@@ -41,7 +41,7 @@ impl ReconcileCase<'_> {
         };
         // Do not create missing objects of a run that is cancelled: if the API server refused to create the Job, the later steps, which
         // cancel the run, would not be executed.
-        let options_changed = hash.is_some() && run.pod != self.pod_digest(run.destroys);
+        let options_changed = run.pod != self.pod_digest(run.destroys);
         let changed = config_changed || options_changed;
         let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.lost_approval(run) {

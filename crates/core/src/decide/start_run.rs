@@ -377,7 +377,10 @@ pub(super) fn ensure_missing_objects(
     };
     let mut steps = more_slots(tf, current, inputs);
     let has_started = current.record.claimed_by.is_some() || current.record.cancel;
-    if seen.job.is_none() && seen.refused.is_none() && !has_started {
+    // The approval of a plan does not cover other pod options.
+    let has_same_pod = run.destroys
+        || run.pod == pod_options::digest(&pod_options::of_run(tf, None, false, settings));
+    if seen.job.is_none() && seen.refused.is_none() && !has_started && has_same_pod {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {
             // If a pod has claimed the run since the observation, the compare-and-swap of the report fails and the claim stays.

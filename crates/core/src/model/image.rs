@@ -7,7 +7,7 @@ use alustan_api::{Architecture, BuilderKind, Reason, Terraform};
 use serde_json::json;
 
 use crate::digest;
-use crate::model::base_image;
+use crate::model::{base_image, pod_options};
 use crate::observed::{Answer, BuildSeen, SourceSeen};
 use crate::settings::Settings;
 
@@ -145,6 +145,10 @@ pub fn plan(
     if let (Some(path), Some(inputs)) = (&user_dockerfile, inputs.as_object_mut()) {
         let before = json!({ "path": path, "base": base.resolved });
         inputs.insert("before".to_owned(), before);
+    }
+    // The commands of `init` read them, so images with different values may differ.
+    if let (Some(pod), Some(inputs)) = (pod_options::inputs_of_build(tf), inputs.as_object_mut()) {
+        inputs.insert("pod".to_owned(), pod);
     }
     ImagePlan {
         tag: digest::plain(&inputs).chars().take(40).collect(),

@@ -83,8 +83,8 @@ pub fn check_policy(
 }
 
 /// Returns the options of the pod of a run of `tf`. If the options in the spec are not allowed, which prevents new runs but no destroy,
-/// returns those in `pin`, the pin of the last apply. `destroys`: whether Secrets and ConfigMaps are optional, because they may be deleted
-/// together with the resource.
+/// returns those in `pin`, the pin of the last apply, or only their environment if other options in `pin` are not allowed either.
+/// `destroys`: whether Secrets and ConfigMaps are optional, because they may be deleted together with the resource.
 pub fn of_run(
     tf: &Terraform,
     pin: Option<&Pin>,
@@ -94,12 +94,25 @@ pub fn of_run(
     let allowed = run_options(tf).filter(|options| run_violation(options, settings).is_none());
     let is_refused = allowed.is_none() && run_options(tf).is_some();
     let pinned = pin.filter(|_| is_refused).and_then(pinned_options);
-    let options = allowed.cloned().or(pinned).unwrap_or_default();
+    let allowed_of_pin = pinned.and_then(|options| allowed_part(options, settings));
+    let options = allowed.cloned().or(allowed_of_pin).unwrap_or_default();
     let mut merged = merge(&settings.pods.runs, options);
     if destroys {
         make_references_optional(&mut merged);
     }
     merged
+}
+
+/// Returns `options` if they are allowed, else their environment if that is allowed.
+fn allowed_part(options: PodOptions, settings: &Settings) -> Option<PodOptions> {
+    let environment = PodOptions {
+        env: options.env.clone(),
+        env_from: options.env_from.clone(),
+        ..PodOptions::default()
+    };
+    [options, environment]
+        .into_iter()
+        .find(|options| run_violation(options, settings).is_none())
 }
 
 /// Returns the options of the build pod of `tf`.
@@ -126,20 +139,45 @@ pub(crate) fn with_digest(key: String, digest: &str) -> String {
     }
 }
 
-/// Returns the options of `tf` that are part of the config hash: environment and volumes. `None` if the spec has none of them. The defaults of
-/// the operator are not part of the hash, so that a change of them starts no runs.
+/// Returns the options of `tf` that are part of the config hash: environment, volumes, and names of hosts, which determine the servers that
+/// get credentials. `None` if the spec has none of them. The defaults of the operator are not part of the hash, so that a change of them
+/// starts no runs.
 pub(crate) fn hashed(tf: &Terraform) -> Option<Value> {
-    let options = run_options(tf)?;
+    run_options(tf).and_then(inputs)
+}
+
+/// Like [`hashed`], for the options of the build pod, which are part of the image tag.
+pub(crate) fn inputs_of_build(tf: &Terraform) -> Option<Value> {
+    build_options(tf).and_then(inputs)
+}
+
+/// Returns the options that programs in a pod can read.
+fn inputs(options: &PodOptions) -> Option<Value> {
     let PodOptions {
         env,
         env_from,
         volumes,
         volume_mounts,
+        host_aliases,
+        dns_config,
         ..
     } = options;
-    let is_empty =
-        env.is_empty() && env_from.is_empty() && volumes.is_empty() && volume_mounts.is_empty();
-    (!is_empty).then(|| json!([env, env_from, volumes, volume_mounts]))
+    let is_empty = env.is_empty()
+        && env_from.is_empty()
+        && volumes.is_empty()
+        && volume_mounts.is_empty()
+        && host_aliases.is_empty()
+        && dns_config.is_none();
+    (!is_empty).then(|| {
+        json!([
+            env,
+            env_from,
+            volumes,
+            volume_mounts,
+            host_aliases,
+            dns_config
+        ])
+    })
 }
 
 /// Returns the names of the environment variables in `options` whose values come from Secrets. `keys`: keys of the Secrets in `envFrom`, by

@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::pod_policy::SCRATCH;
+
 /// Annotation with the name of the container whose log `kubectl logs` prints by default.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
@@ -91,6 +93,22 @@ pub(crate) fn env(name: &str, value: impl Into<String>) -> EnvVar {
     }
 }
 
+/// Returns the variables with which tests of the runner set its paths, with the values in pods. They take precedence over variables of the
+/// same name from `envFrom`, which the operator cannot read.
+pub(crate) fn own_paths() -> impl Iterator<Item = EnvVar> {
+    let values = [
+        ("ALUSTAN_BASE_PROVIDERS_DIR", paths::BASE_PROVIDERS),
+        ("ALUSTAN_BUILD_DIR", paths::BUILD),
+        ("ALUSTAN_CACHE_DIR", paths::CACHE),
+        ("ALUSTAN_KUBECONFIG", ""),
+        ("ALUSTAN_MODULE_DIR", paths::MODULE),
+        ("ALUSTAN_PROVIDERS_DIR", paths::PROVIDERS),
+        ("ALUSTAN_TERMINATION_LOG", paths::TERMINATION_LOG),
+        ("ALUSTAN_WORK_DIR", paths::WORK),
+    ];
+    values.into_iter().map(|(name, value)| env(name, value))
+}
+
 /// Environment variable from a field of the pod (downward API).
 pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     EnvVar {
@@ -105,10 +123,6 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
         }),
     }
 }
-
-/// Maximum size of an `emptyDir` volume. The kubelet evicts a pod that exceeds it. Without the limit, the pod could fill the node, and the
-/// kubelet would evict other pods.
-const SCRATCH: &str = "20Gi";
 
 /// Returns the maximum size of an `emptyDir` volume.
 pub(crate) fn scratch_size() -> Quantity {

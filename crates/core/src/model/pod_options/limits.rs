@@ -83,9 +83,34 @@ pub(super) fn unless_allowed(options: &PodOptions, policy: &PodPolicy) -> Option
         )
     })
     .or_else(toleration)
+    .or_else(|| cross_namespace_term(options))
     .or_else(|| key("labels", &options.labels, &allowed.labels))
     .or_else(|| key("annotations", &options.annotations, &allowed.annotations))
     .or_else(|| options.volumes.iter().enumerate().find_map(volume))
+}
+
+/// Returns the first required anti-affinity to pods of other namespaces. It is symmetric: the scheduler would start no such pod in the
+/// topology domain of the run.
+fn cross_namespace_term(options: &PodOptions) -> Option<Violation> {
+    let terms = options
+        .affinity
+        .as_ref()?
+        .pod_anti_affinity
+        .as_ref()?
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let (index, _) = terms.iter().enumerate().find(|(_, term)| {
+        term.namespace_selector.is_some()
+            || term
+                .namespaces
+                .as_ref()
+                .is_some_and(|names| !names.is_empty())
+    })?;
+    let cause = "this term would keep pods of other namespaces from starting; remove namespaces and \
+                 namespaceSelector, or ask the administrator of the operator to set the affinity as \
+                 a default (file of --pod-defaults)";
+    let path = "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+    Some(Violation::new(format!("{path}[{index}]"), cause))
 }
 
 /// Returns a message suffix with the allowed values.

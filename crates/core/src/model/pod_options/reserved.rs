@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use alustan_api::{PodOptions, PodResources, PodVolume, PodVolumeMount, names, paths};
 use k8s_openapi::api::core::v1::{EnvVar, VolumeProjection};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::violation::Violation;
+use crate::pod_policy::SCRATCH;
 use crate::quantity;
 
 /// Names of the volumes of the operator.
@@ -35,6 +37,8 @@ const OWN_KEYS: [&str; 10] = [
     "karpenter.sh/do-not-disrupt",
     "kubectl.kubernetes.io/default-container",
 ];
+/// Environment variable with which the engine selects a workspace.
+const WORKSPACE: &str = "TF_WORKSPACE";
 /// Prefix of the environment variables of the operator.
 const OWN_VARIABLES: &str = "ALUSTAN_";
 /// Label of a node with its architecture.
@@ -114,6 +118,11 @@ impl Check<'_> {
                 let cause = format!("variable {name} is set by the operator; remove it");
                 return Some(Violation::new(format!("env[{index}].name"), cause));
             }
+            if name == WORKSPACE {
+                let cause =
+                    format!("{WORKSPACE} selects another state; set spec.workspace instead");
+                return Some(Violation::new(format!("env[{index}].name"), cause));
+            }
             let path = format!("env[{index}].valueFrom.secretKeyRef.name");
             own_secret(&path, secret_of(variable)?)
         })
@@ -123,7 +132,8 @@ impl Check<'_> {
         let mut sources = self.options.env_from.iter().enumerate();
         sources.find_map(|(index, source)| {
             let prefix = source.prefix.as_deref().unwrap_or_default();
-            if prefix.starts_with(OWN_VARIABLES) {
+            let is_part = !prefix.is_empty() && OWN_VARIABLES.starts_with(prefix);
+            if prefix.starts_with(OWN_VARIABLES) || is_part {
                 let cause = format!(
                     "variables {OWN_VARIABLES}… are set by the operator; use another prefix"
                 );
@@ -204,8 +214,13 @@ fn volume_violation((index, volume): (usize, &PodVolume)) -> Option<Violation> {
         .projected
         .iter()
         .flat_map(|projected| &projected.sources);
+    let size = volume
+        .empty_dir
+        .as_ref()
+        .and_then(|empty_dir| empty_dir.size_limit.as_ref());
     secret
         .and_then(|name| own_secret(&format!("{path}.secret.secretName"), name))
+        .or_else(|| unbounded_scratch(&format!("{path}.emptyDir.sizeLimit"), size?))
         .or_else(|| own_secret(&format!("{path}.csi.nodePublishSecretRef.name"), &csi?.name))
         .or_else(|| {
             own_claim(
@@ -219,6 +234,20 @@ fn volume_violation((index, volume): (usize, &PodVolume)) -> Option<Violation> {
                 projection_violation(&format!("{path}.projected.sources[{index}]"), source)
             })
         })
+}
+
+/// Returns the violation if `size` is not a positive quantity of at most [`SCRATCH`]. The kubelet ignores a limit of zero, and the pod could
+/// then fill the node.
+fn unbounded_scratch(path: &str, size: &Quantity) -> Option<Violation> {
+    let is_zero = !quantity::exceeds(size, &Quantity("0".to_owned()));
+    let is_large = quantity::exceeds(size, &Quantity(SCRATCH.to_owned()));
+    (is_zero || is_large).then(|| {
+        let cause = format!(
+            "{:?} is not a size between 1 and {SCRATCH}; change it, or use a persistentVolumeClaim",
+            size.0
+        );
+        Violation::new(path, cause)
+    })
 }
 
 /// Returns the violation if the operator may have created the `PersistentVolumeClaim` `name`.

@@ -73,6 +73,10 @@ fn secret_variable(secret: &str) -> Value {
 #[case::variable(json!({"env": [{"name": "ALUSTAN_RUN", "value": "1"}]}), "env[0].name: variable ALUSTAN_RUN is set by the operator")]
 #[case::proxy(json!({"env": [{"name": "A"}, {"name": "HTTPS_PROXY", "value": "x"}]}), "env[1].name: variable HTTPS_PROXY is set by the operator")]
 #[case::prefix(json!({"envFrom": [{"prefix": "ALUSTAN_", "configMapRef": {"name": "a"}}]}), "envFrom[0].prefix")]
+#[case::part_of_a_prefix(json!({"envFrom": [{"prefix": "ALUSTAN", "configMapRef": {"name": "a"}}]}), "envFrom[0].prefix")]
+#[case::workspace(json!({"env": [{"name": "TF_WORKSPACE", "value": "a"}]}), "env[0].name: TF_WORKSPACE selects another state; set spec.workspace")]
+#[case::no_size_limit(volume(json!({"emptyDir": {"sizeLimit": "0"}})), "volumes[0].emptyDir.sizeLimit: \"0\" is not a size between 1 and 20Gi")]
+#[case::large_scratch(volume(json!({"emptyDir": {"sizeLimit": "21Gi"}})), "volumes[0].emptyDir.sizeLimit")]
 #[case::secret_of_a_variable(
     secret_variable("web-run"),
     "env[0].valueFrom.secretKeyRef.name: Secret web-run is reserved"
@@ -199,6 +203,31 @@ fn pod_option_is_refused_until_the_operator_allows_it(
     settings.pods.runs = serde_json::from_value(options).unwrap();
     assert_eq!(check_policy(&settings.pods, &BTreeMap::new()), Ok(()));
     assert_eq!(violation(&terraform(), &settings), None);
+}
+
+/// Required anti-affinity is symmetric: it would keep pods of other namespaces from starting.
+#[test]
+fn anti_affinity_to_pods_of_other_namespaces_is_refused() {
+    let with_term = |term: Value| {
+        let terms = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+        let options = json!({"affinity": {"podAntiAffinity": terms}});
+        violation(&terraform().with(RUN, options), &generous())
+    };
+    let own = json!({"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"});
+    assert_eq!(with_term(own.clone()), None);
+    for (field, value) in [
+        ("namespaces", json!(["other"])),
+        ("namespaceSelector", json!({})),
+    ] {
+        let mut term = own.clone();
+        term[field] = value;
+        let refused = with_term(term).unwrap();
+        assert!(
+            refused.contains("affinity.podAntiAffinity")
+                && refused.contains("pods of other namespaces"),
+            "{refused}"
+        );
+    }
 }
 
 #[test]
@@ -476,8 +505,8 @@ fn build_options_reach_only_the_container_without_registry_credentials() {
 #[case::labels(json!({"labels": {"a": "b"}}), false)]
 #[case::annotations(json!({"annotations": {"a": "b"}}), false)]
 #[case::pull_secrets(json!({"imagePullSecrets": [{"name": "a"}]}), false)]
-#[case::aliases(json!({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}]}), false)]
-#[case::dns(json!({"dnsConfig": {"nameservers": ["10.0.0.1"]}}), false)]
+#[case::aliases(json!({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}]}), true)]
+#[case::dns(json!({"dnsConfig": {"nameservers": ["10.0.0.1"]}}), true)]
 #[case::grace(json!({"terminationGracePeriodSeconds": 900}), false)]
 fn changed_pod_option_starts_a_run_only_if_it_is_in_the_hash(
     #[case] options: Value,
@@ -654,6 +683,57 @@ fn destroy_uses_pinned_options_if_current_ones_are_refused() {
     let made = pod(created.job("web-destroy-2"));
     assert_eq!(made.priority_class_name, None);
     assert_eq!(made.node_selector.unwrap()["pool"], "applied");
+}
+
+/// The pin contains the options of the last apply. After that, the administrator may have forbidden them.
+#[test]
+fn destroy_uses_only_the_environment_of_pinned_options_that_are_refused() {
+    let options = json!({"priorityClassName": "batch", "env": [{"name": "REGION", "value": "a"}]});
+    let mut world = World::with(terraform().with(RUN, options));
+    world.settings = generous();
+    world.settle();
+    world.settings = settings();
+    world.settle();
+    world.delete();
+    let created = CreatedObjects::by_destroying(world);
+    let job = created.job("web-destroy-2");
+    assert_eq!(pod(job).priority_class_name, None);
+    let (env, _) = names(&container(job, "terraform"));
+    assert!(env.contains(&"REGION".to_owned()), "{env:?}");
+}
+
+/// Variables of a pod take precedence over those of `envFrom`.
+#[test]
+fn variables_of_env_from_cannot_move_paths_of_the_runner() {
+    let options = json!({"envFrom": [{"configMapRef": {"name": "a"}}]});
+    let mut world = World::with(terraform().with(RUN, options));
+    world.settle();
+    world.delete();
+    let created = CreatedObjects::by_destroying(world);
+    let (env, _) = names(&container(created.job("web-destroy-2"), "terraform"));
+    for name in ["ALUSTAN_KUBECONFIG", "ALUSTAN_MODULE_DIR"] {
+        assert!(env.contains(&name.to_owned()), "{env:?}");
+    }
+}
+
+/// An approval covers the pod options of its run, so a Job that is missing is not created with other options.
+#[rstest]
+#[case::git_responds(true)]
+#[case::git_is_down(false)]
+fn missing_job_is_not_created_with_other_pod_options(#[case] git_up: bool) {
+    let mut world = World::new();
+    world.run_to(Stage::Created);
+    let job = world.jobs.keys().next().unwrap().clone();
+    world.delete_job(&job);
+    world.edit(|tf| tf.with(RUN, json!({"env": [{"name": "REGION", "value": "b"}]})));
+    world.git_up = git_up;
+    for _ in 0..3 {
+        world.reconcile();
+        assert!(!world.jobs.contains_key(&job));
+    }
+    world.git_up = true;
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
 }
 
 #[test]

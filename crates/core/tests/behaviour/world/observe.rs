@@ -508,8 +508,17 @@ impl World {
         let account = runner.and_then(|runner| runner.service_account_name.as_ref());
         let pod = runner
             .and_then(|runner| runner.pod.as_ref())
-            .map(|pod| serde_json::json!([pod.env, pod.env_from, pod.volumes, pod.volume_mounts]))
-            .filter(|pod| *pod != serde_json::json!([[], [], [], []]));
+            .map(|pod| {
+                serde_json::json!([
+                    pod.env,
+                    pod.env_from,
+                    pod.volumes,
+                    pod.volume_mounts,
+                    pod.host_aliases,
+                    pod.dns_config
+                ])
+            })
+            .filter(|pod| *pod != serde_json::json!([[], [], [], [], [], null]));
         Config {
             context,
             size: spec
