@@ -128,7 +128,7 @@ fn add_environment(container: &mut Container, options: &PodOptions) {
             .cloned(),
     );
     if !options.env_from.is_empty() {
-        env.extend(pod::own_paths());
+        env.extend(pod::own_paths().filter(|variable| !own.contains(&variable.name)));
         let own = container.env_from.take().unwrap_or_default();
         container.env_from = Some(options.env_from.iter().cloned().chain(own).collect());
     }
