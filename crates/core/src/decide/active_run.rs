@@ -47,11 +47,8 @@ impl ReconcileCase<'_> {
         if is_replaced || self.lost_approval(run) {
             self.cancel(&run.job, None);
         } else {
-            self.steps.extend(start_run::ensure_missing_objects(
-                self.tf,
-                self.seen,
-                self.settings,
-            ));
+            let steps = start_run::ensure_missing_objects(&self);
+            self.steps.extend(steps);
         }
         let quiet = self.keeps_ready(run.kind, &run.trigger, &run.config_hash);
         let stuck = self.check_startup(changed);

@@ -342,7 +342,7 @@ fn with_active_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
 /// Returns the decision for an active run that continues: creates its missing objects, and reports in status if the run cannot start or has
 /// exceeded its deadline.
 fn continue_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
-    let ensure_objects = start_run::ensure_missing_objects(case.tf, case.seen, case.settings);
+    let ensure_objects = start_run::ensure_missing_objects(&case);
     case.steps.extend(ensure_objects);
     let abandon = abandon_suffix(case.tf);
     let blocked = |reason: String, message: &str| {

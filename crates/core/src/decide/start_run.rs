@@ -364,22 +364,21 @@ fn job(
 
 /// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and more state slots if the
 /// run has requested them because its state does not fit in the existing slots.
-pub(super) fn ensure_missing_objects(
-    tf: &Terraform,
-    seen: &Seen,
-    settings: &Settings,
-) -> Vec<Step> {
-    let Some(current) = &seen.record else {
-        return Vec::new();
-    };
+pub(super) fn ensure_missing_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
+    let ReconcileCase {
+        tf,
+        seen,
+        settings,
+        record: current,
+        ..
+    } = *case;
     let (Some(run), Some(inputs)) = (&current.record.run, &current.inputs) else {
         return Vec::new();
     };
     let mut steps = more_slots(tf, current, inputs);
     let has_started = current.record.claimed_by.is_some() || current.record.cancel;
     // The approval of a plan does not cover other pod options.
-    let has_same_pod = run.destroys
-        || run.pod == pod_options::digest(&pod_options::of_run(tf, None, false, settings));
+    let has_same_pod = run.destroys || run.pod == case.pod_digest(false);
     if seen.job.is_none() && seen.refused.is_none() && !has_started && has_same_pod {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {

@@ -96,11 +96,8 @@ impl ReconcileCase<'_> {
     /// Returns the decision with the previous `status`. Creates missing objects of an active run.
     pub(super) fn keep_status(mut self, status: TerraformStatus) -> Decision {
         if facts::open_run(&self.current).is_some() {
-            self.steps.extend(start_run::ensure_missing_objects(
-                self.tf,
-                self.seen,
-                self.settings,
-            ));
+            let steps = start_run::ensure_missing_objects(&self);
+            self.steps.extend(steps);
         }
         Decision {
             steps: self.steps,

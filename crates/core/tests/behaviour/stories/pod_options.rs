@@ -736,6 +736,22 @@ fn missing_job_is_not_created_with_other_pod_options(#[case] git_up: bool) {
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
+/// The pin has the options of the run, so the Job can be created although the spec is refused.
+#[test]
+fn missing_job_is_created_with_pinned_options_if_current_ones_are_refused() {
+    let pool = json!({"nodeSelector": {"pool": "applied"}});
+    let mut world = World::with(terraform().with(RUN, pool));
+    world.settle();
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_to(Stage::Created);
+    let job = world.jobs.keys().last().unwrap().clone();
+    world.delete_job(&job);
+    world.edit(|tf| tf.with(RUN, json!({"priorityClassName": "batch"})));
+    world.reconcile();
+    world.reconcile();
+    assert!(world.jobs.contains_key(&job), "{:?}", world.status());
+}
+
 #[test]
 fn variables_from_secrets_are_named_for_masking() {
     let options = serde_json::from_value(json!({
