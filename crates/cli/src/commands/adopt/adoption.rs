@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Note;
 use super::state::Summary;
-use super::values::resource_type;
+use super::values::{is_reference, resource_type};
 use crate::record::quoted;
 
 /// Values from the command line.
@@ -29,6 +29,19 @@ pub(crate) struct Options {
     pub(crate) branch: Option<String>,
     /// `spec.gitRepo.path`. Takes precedence over the path of the other object.
     pub(crate) path: Option<String>,
+}
+
+#[cfg(test)]
+impl Options {
+    /// Returns the required options, for resource `web` in namespace `team`.
+    pub(crate) fn of_test() -> Self {
+        Self {
+            name: "web".into(),
+            namespace: "team".into(),
+            image_name: "registry.test/web".into(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Step of the user, with the commands of the step.
@@ -96,6 +109,19 @@ impl Adoption {
     /// Sets the field `path` below `spec`, for example `gitRepo.url`.
     pub(crate) fn set(&mut self, path: &str, value: Value) {
         set(&mut self.spec, path, value);
+    }
+
+    /// Sets the branch to `branch`, the value of `field` of the other object, unless the command line has set it.
+    pub(crate) fn set_branch(&mut self, field: &'static str, branch: Option<&str>) {
+        let Some(branch) = branch.filter(|_| self.get("gitRepo.branch").is_none()) else {
+            return;
+        };
+        if is_reference(branch) {
+            self.set("gitRepo.branch", json!(branch));
+        } else {
+            let text = "is not valid and is not copied: the default branch applies";
+            self.note(Note::lacks(field, text));
+        }
     }
 
     /// Adds a note.

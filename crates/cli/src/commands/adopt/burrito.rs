@@ -9,7 +9,7 @@ use super::environment;
 use super::fields::{Note, notes};
 use super::git_source::{from_options, set_path};
 use super::object::{is_true, items, text, value};
-use super::values::{git_url, is_object_name, is_reference, is_version, relative_path};
+use super::values::{git_url, is_object_name, is_version, relative_path};
 
 pub(crate) use rows::{LAYER, REPOSITORY};
 
@@ -55,7 +55,7 @@ pub(crate) fn map(
         set_url(&mut adoption, shared)?;
     }
     set_path(&mut adoption, "spec.path", text(&spec, "/path"));
-    set_branch(&mut adoption, &spec);
+    adoption.set_branch("spec.branch", text(&spec, "/branch"));
     set_include(&mut adoption, layer);
     set_engine(&mut adoption, &spec);
     set_policy(&mut adoption, &spec);
@@ -133,20 +133,6 @@ fn set_url(adoption: &mut Adoption, shared: Option<&Value>) -> Result<(), String
                 credentials.burrito.tf/shared";
     adoption.steps.push(Step::new(text, []));
     Ok(())
-}
-
-fn set_branch(adoption: &mut Adoption, spec: &Value) {
-    if adoption.get("gitRepo.branch").is_some() {
-        return;
-    }
-    match text(spec, "/branch") {
-        None => {}
-        Some(branch) if is_reference(branch) => adoption.set("gitRepo.branch", json!(branch)),
-        Some(_) => {
-            let text = "is not valid and is not copied: the default branch applies";
-            adoption.note(Note::lacks("spec.branch", text));
-        }
-    }
 }
 
 fn set_include(adoption: &mut Adoption, layer: &Value) {
@@ -233,15 +219,6 @@ mod tests {
     use alustan_api::Terraform;
     use rstest::rstest;
 
-    fn options() -> Options {
-        Options {
-            name: "web".into(),
-            namespace: "team".into(),
-            image_name: "registry.test/web".into(),
-            ..Options::default()
-        }
-    }
-
     fn layer(spec: &Value) -> Value {
         json!({"metadata": {"name": "web", "namespace": "team"}, "spec": spec})
     }
@@ -254,7 +231,7 @@ mod tests {
     }
 
     fn mapped(spec: &Value, shared: &Value) -> Adoption {
-        map(&layer(spec), Some(&repository(shared)), &options()).unwrap()
+        map(&layer(spec), Some(&repository(shared)), &Options::of_test()).unwrap()
     }
 
     #[test]
@@ -273,7 +250,7 @@ mod tests {
         }));
         let paths = "config.terraform.padok.cloud/additionnal-trigger-paths";
         layer["metadata"]["annotations"] = json!({paths: "modules/a, ../x"});
-        let adoption = map(&layer, Some(&repository(&json!({}))), &options()).unwrap();
+        let adoption = map(&layer, Some(&repository(&json!({}))), &Options::of_test()).unwrap();
         let wanted = json!({
             "suspend": true,
             "gitRepo": {
@@ -358,7 +335,7 @@ mod tests {
 
     #[test]
     fn layer_without_repository_needs_a_url() {
-        let error = map(&layer(&json!({})), None, &options()).unwrap_err();
+        let error = map(&layer(&json!({})), None, &Options::of_test()).unwrap_err();
         assert!(error.contains("--url"), "{error}");
     }
 }

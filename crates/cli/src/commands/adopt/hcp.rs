@@ -11,7 +11,7 @@ use super::environment::source;
 use super::fields::{Note, notes};
 use super::git_source::{from_options, set_path};
 use super::object::{is_true, items, text, value};
-use super::values::{is_identifier, is_reference, is_version};
+use super::values::{is_identifier, is_version};
 
 pub(crate) use rows::ROWS;
 
@@ -38,7 +38,8 @@ pub(crate) fn map(workspace: &Value, options: &Options) -> Result<Adoption, Stri
     }
     let directory = text(spec, "/workingDirectory");
     set_path(&mut adoption, "spec.workingDirectory", directory);
-    set_branch(&mut adoption, spec);
+    let branch = text(spec, "/versionControl/branch");
+    adoption.set_branch("spec.versionControl.branch", branch);
     set_engine(&mut adoption, spec);
     set_variables(&mut adoption, spec);
     adoption.approve_later(text(spec, "/applyMethod") == Some("auto"));
@@ -55,20 +56,6 @@ pub(crate) fn map(workspace: &Value, options: &Options) -> Result<Adoption, Stri
     adoption.push_state(text, "terraform state pull");
     finish(&mut adoption, workspace);
     Ok(adoption)
-}
-
-fn set_branch(adoption: &mut Adoption, spec: &Value) {
-    if adoption.get("gitRepo.branch").is_some() {
-        return;
-    }
-    match text(spec, "/versionControl/branch") {
-        None => {}
-        Some(branch) if is_reference(branch) => adoption.set("gitRepo.branch", json!(branch)),
-        Some(_) => {
-            let text = "is not valid and is not copied: the default branch applies";
-            adoption.note(Note::lacks("spec.versionControl.branch", text));
-        }
-    }
 }
 
 fn set_engine(adoption: &mut Adoption, spec: &Value) {
@@ -156,11 +143,8 @@ mod tests {
 
     fn options() -> Options {
         Options {
-            name: "web".into(),
-            namespace: "team".into(),
-            image_name: "registry.test/web".into(),
             url: Some("https://git.test/team/infra".into()),
-            ..Options::default()
+            ..Options::of_test()
         }
     }
 

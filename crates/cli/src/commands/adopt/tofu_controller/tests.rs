@@ -5,15 +5,6 @@ use alustan_api::Terraform;
 use super::super::fields::{Handling, table};
 use super::*;
 
-fn options() -> Options {
-    Options {
-        name: "web".into(),
-        namespace: "team".into(),
-        image_name: "registry.test/web".into(),
-        ..Options::default()
-    }
-}
-
 /// An object as the API server returns it, with the defaults of the CRD.
 fn object(spec: &Value) -> Value {
     let mut object = json!({
@@ -43,7 +34,7 @@ fn source() -> Value {
 }
 
 fn mapped(spec: &Value) -> Adoption {
-    map(&object(spec), Some(&source()), None, &options()).unwrap()
+    map(&object(spec), Some(&source()), None, &Options::of_test()).unwrap()
 }
 
 /// Returns the fields in `notes`.
@@ -221,17 +212,17 @@ fn custom_backend_with_credentials_is_mapped() {
 #[case(json!({"backendConfig": {"customConfiguration": "backend \"local\" {}"}}), "not reachable")]
 #[case(json!({"backendConfig": {"secretSuffix": "../x"}}), "name of a Secret")]
 fn object_that_cannot_be_adopted_is_refused(#[case] spec: Value, #[case] why: &str) {
-    let error = map(&object(&spec), Some(&source()), None, &options()).unwrap_err();
+    let error = map(&object(&spec), Some(&source()), None, &Options::of_test()).unwrap_err();
     assert!(error.contains(why), "{error}");
 }
 
 #[test]
 fn source_other_than_git_needs_a_url() {
-    let error = map(&object(&json!({})), None, None, &options()).unwrap_err();
+    let error = map(&object(&json!({})), None, None, &Options::of_test()).unwrap_err();
     assert!(error.contains("--url"), "{error}");
     let options = Options {
         url: Some("https://git.test/x/y".into()),
-        ..options()
+        ..Options::of_test()
     };
     let adoption = map(&object(&json!({})), None, None, &options).unwrap();
     let wanted = json!({"url": "https://git.test/x/y", "path": "stacks/web"});
@@ -242,7 +233,7 @@ fn source_other_than_git_needs_a_url() {
 fn deleted_object_is_refused() {
     let mut object = object(&json!({}));
     object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    let error = map(&object, Some(&source()), None, &options()).unwrap_err();
+    let error = map(&object, Some(&source()), None, &Options::of_test()).unwrap_err();
     assert!(error.contains("being deleted"), "{error}");
 }
 
@@ -294,7 +285,7 @@ fn state_of_opentofu_selects_the_engine() {
         &object(&json!({})),
         Some(&source()),
         Some(&state),
-        &options(),
+        &Options::of_test(),
     )
     .unwrap();
     assert_eq!(adoption.get("engine"), Some(&json!({"name": "opentofu"})));
