@@ -18,7 +18,7 @@ pub enum Migration {
 
 /// Returns whether a change of the backend from `from` to `to` requires a migration of the state.
 pub fn migration(from: &BackendInputs, to: &BackendInputs) -> Migration {
-    // Also a migration if the address is unknown: the engine then cannot tell that the state is in another workspace.
+    // Also a migration if the address is unknown: the engine then cannot detect that the state is in another workspace.
     if from.workspace != to.workspace {
         return Migration::Yes;
     }
