@@ -17,7 +17,8 @@ const LENGTH: usize = 16;
 pub struct PlanIdInputs<'a> {
     /// Digest of the change set.
     pub digest: &'a str,
-    /// Address of the state: a plan for one state must not be applied to another one.
+    /// Address of the state, because a plan for one state must not be applied to another one. `None` for the managed state, of which each
+    /// resource has one: then ids are the same as those of versions without this input, and plans that wait during an upgrade stay approvable.
     pub address: Option<&'a str>,
     /// Context of the planned module.
     pub context: Option<&'a str>,
@@ -47,7 +48,7 @@ pub fn plan_id(plan: PlanIdInputs<'_>, key: &[u8]) -> String {
         json!(plan.begun),
     ];
     parts.extend(plan.restored.map(|at| json!(at)));
-    parts.push(json!({ "address": plan.address }));
+    parts.extend(plan.address.map(|address| json!({ "address": address })));
     let text = Value::Array(parts).to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     let mut id = hex::encode(hmac::sign(&key, text.as_bytes()).as_ref());

@@ -162,7 +162,8 @@ impl Session {
             hex::encode(digest::digest(&digest::SHA256, &file))
         };
         let run = self.claimed.run.as_ref();
-        let address = self.state_address();
+        let managed = self.inputs.backend.managed.is_some();
+        let address = if managed { None } else { self.state_address() };
         let plan = PlanIdInputs {
             digest: &digest,
             address: address.as_deref(),
