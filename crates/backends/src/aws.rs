@@ -121,7 +121,8 @@ impl Backend for Aws {
         let key = text(config, "key").unwrap_or_default();
         let prefix = text(config, "workspace_key_prefix").unwrap_or("env:");
         let bucket = location.strip_suffix(key).unwrap_or(location);
-        format!("{bucket}{prefix}/{workspace}/{key}")
+        let key = normalized(&format!("{prefix}/{workspace}/{key}"));
+        format!("{bucket}{key}")
     }
 
     fn location_field(&self) -> &'static str {
@@ -136,4 +137,22 @@ impl Backend for Aws {
             endpoint: spec.endpoint.clone(),
         })
     }
+}
+
+/// Returns `key` without empty, `.` and `..` segments. The engine does the same with keys of workspaces (`path.Join` of Go), but not with the
+/// key of the workspace `default`.
+fn normalized(key: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in key
+        .split('/')
+        .filter(|segment| !matches!(*segment, "" | "."))
+    {
+        let has_parent = segments.last().is_some_and(|last| *last != "..");
+        if segment == ".." && has_parent {
+            segments.pop();
+        } else {
+            segments.push(segment);
+        }
+    }
+    segments.join("/")
 }

@@ -69,6 +69,12 @@ pub enum Error {
          backend with several workspaces, for example aws"
     )]
     WorkspaceVariable(String),
+    /// `spec.workspace` is `default`, and the environment variable `TF_WORKSPACE` names another workspace.
+    #[error(
+        "spec.workspace is `default`, but TF_WORKSPACE, in a Secret of spec.runner.envFromSecrets or \
+         spec.backend.secretRef, selects another workspace. Remove the variable or the field"
+    )]
+    WorkspaceConflict,
     /// A field of `spec.backend` has an invalid value.
     #[error("spec.backend.{0}")]
     Invalid(#[from] Invalid),
@@ -78,7 +84,7 @@ impl Error {
     /// Returns the reason for the condition.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Conflict { .. } => Reason::BackendConflict,
+            Self::Conflict { .. } | Self::WorkspaceConflict => Reason::BackendConflict,
             Self::Workspace(_) | Self::WorkspaceVariable(_) => Reason::WorkspaceUnsupported,
             Self::Lost | Self::Invalid(_) => Reason::InvalidBackend,
         }
@@ -171,17 +177,19 @@ pub fn inputs(
     })
 }
 
-/// Checks that the backend has the workspace of a run. `module`: type of the `backend` block in the module. `workspace`: `spec.workspace`,
-/// `None` for `default`. `variable`: value of the environment variable `TF_WORKSPACE`.
+/// Checks the workspace of a run. `module`: type of the `backend` block in the module. `workspace`: `spec.workspace`. `variable`: value of the
+/// environment variable `TF_WORKSPACE`.
 ///
 /// # Errors
-/// [`Error::Workspace`] or [`Error::WorkspaceVariable`] if the backend has only the workspace `default`.
+/// - [`Error::Workspace`] or [`Error::WorkspaceVariable`] if the backend has only the workspace `default`.
+/// - [`Error::WorkspaceConflict`] if `workspace` is `default` and `variable` another workspace: the runner would use the variable.
 pub fn check_workspace(
     spec: Option<&BackendSpec>,
     module: Option<&str>,
     workspace: Option<&str>,
     variable: Option<&str>,
 ) -> Result<(), Error> {
+    let selects_other = |name: Option<&str>| name.is_some_and(is_other_workspace);
     let name = match kind(spec, module) {
         BackendProviderOrOwn::Provider(provider) => {
             let backend = of(provider);
@@ -190,9 +198,10 @@ pub fn check_workspace(
         BackendProviderOrOwn::Own => module.filter(|kind| !has_workspaces(kind)),
     };
     match name {
-        Some(name) if workspace.is_some() => Err(Error::Workspace(name.to_owned())),
-        Some(name) if variable.is_some_and(is_other_workspace) => {
-            Err(Error::WorkspaceVariable(name.to_owned()))
+        Some(name) if selects_other(workspace) => Err(Error::Workspace(name.to_owned())),
+        Some(name) if selects_other(variable) => Err(Error::WorkspaceVariable(name.to_owned())),
+        _ if workspace == Some(DEFAULT_WORKSPACE) && selects_other(variable) => {
+            Err(Error::WorkspaceConflict)
         }
         Some(_) | None => Ok(()),
     }

@@ -312,6 +312,14 @@ fn only_local_backend_keeps_state_on_the_cache_volume() {
     json!({"provider": "aws", "s3": "b", "region": "r", "key": "web", "config": {"workspace_key_prefix": "ws"}}),
     "s3://b/ws/staging/web"
 )]
+#[case::bucket_with_parent_folders(
+    json!({"provider": "aws", "s3": "b", "region": "r", "key": "../../a/./web"}),
+    "s3://b/a/web"
+)]
+#[case::bucket_with_double_slash(
+    json!({"provider": "aws", "s3": "b", "region": "r", "key": "a//web"}),
+    "s3://b/env:/staging/a/web"
+)]
 #[case::gcs(json!({"provider": "gcp", "gcs": "b", "prefix": "web"}), "gcs://b/web#staging")]
 #[case::azure(
     json!({"provider": "azure", "storageAccount": "a", "container": "c", "key": "web"}),
@@ -369,5 +377,15 @@ fn backend_with_one_workspace_refuses_others(
     assert_eq!(error, refused.map(Error::WorkspaceVariable));
     for variable in [None, Some(""), Some("default")] {
         assert_eq!(check(None, variable), Ok(()));
+        assert_eq!(check(Some("default"), variable), Ok(()));
     }
+}
+
+#[test]
+fn workspace_default_refuses_a_variable_with_another_one() {
+    let spec = spec(json!({"provider": "gcp", "gcs": "b"}));
+    let check = |workspace| check_workspace(Some(&spec), None, workspace, Some("staging"));
+    assert_eq!(check(Some("default")), Err(Error::WorkspaceConflict));
+    assert_eq!(check(Some("production")), Ok(()));
+    assert_eq!(check(None), Ok(()));
 }

@@ -103,10 +103,10 @@ pub(crate) fn backend(
     )?;
     let mut secrets = std::iter::once(&seen.backend).chain(seen.runner.values());
     let variable = secrets.find_map(|secret| secret.get("TF_WORKSPACE"));
-    let workspace = tf.spec.workspace();
-    alustan_backends::check_workspace(spec, module, workspace, variable.map(String::as_str))?;
+    let variable = variable.map(String::as_str);
+    alustan_backends::check_workspace(spec, module, tf.spec.workspace.as_deref(), variable)?;
     Ok(BackendInputs {
-        workspace: workspace.map(str::to_owned),
+        workspace: tf.spec.workspace().map(str::to_owned),
         ..inputs
     })
 }
