@@ -11,6 +11,7 @@ mod git_source;
 mod hcp;
 mod object;
 mod plain;
+mod pod;
 mod report;
 mod state;
 mod tofu_controller;

@@ -9,6 +9,7 @@ use super::environment;
 use super::fields::{Note, notes};
 use super::git_source::{from_options, set_path};
 use super::object::{is_true, items, text, value};
+use super::pod;
 use super::values::{git_url, is_object_name, is_version, relative_path};
 
 pub(crate) use rows::{LAYER, REPOSITORY};
@@ -65,6 +66,8 @@ pub(crate) fn map(
         "/overrideRunnerSpec",
         "spec.overrideRunnerSpec",
     );
+    let metadata = "/overrideRunnerSpec/metadata";
+    pod::set(&mut adoption, &spec, "/overrideRunnerSpec", metadata);
     set_account(&mut adoption, &spec);
     finish(&mut adoption, layer);
     Ok(adoption)

@@ -3,6 +3,7 @@
 mod rows;
 mod variables;
 
+use alustan_api::DEFAULT_WORKSPACE;
 use serde_json::{Value, json};
 
 use super::adoption::{Adoption, Options, Step, Stop};
@@ -11,9 +12,11 @@ use super::environment;
 use super::fields::{Note, notes};
 use super::git_source::{from_flux, from_options, set_path};
 use super::object::{is_true, items, text, value};
+use super::pod;
 use super::state::Summary;
 use super::values::{
-    is_duration, is_identifier, is_key, is_namespace, is_object_name, resource_type,
+    is_duration, is_identifier, is_key, is_namespace, is_object_name, is_workspace, path_from,
+    relative_path, resource_type,
 };
 
 pub(crate) use rows::ROWS;
@@ -22,15 +25,17 @@ pub(crate) use rows::ROWS;
 pub(crate) const CRD: &str = "terraforms.infra.contrib.fluxcd.io";
 /// Maximum length of the suffix of a state Secret, in bytes (CRD).
 const MAX_SUFFIX: usize = 63;
+/// Maximum number of entries of `varFiles` (CRD).
+const MAX_VAR_FILES: usize = 20;
 
 /// Location of the state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StatePlace {
     /// Secret of the `kubernetes` backend in the namespace of the object.
     Secret { workspace: String, suffix: String },
-    /// The `backend` block of the module or of the object.
-    Block,
-    /// HCP Terraform, another cluster, or another workspace of a `backend` block.
+    /// A workspace of the `backend` block of the module or of the object.
+    Block { workspace: String },
+    /// HCP Terraform or another cluster.
     Elsewhere,
 }
 
@@ -39,7 +44,7 @@ impl StatePlace {
     pub(crate) fn secret(&self) -> Option<String> {
         match self {
             Self::Secret { workspace, suffix } => Some(format!("tfstate-{workspace}-{suffix}")),
-            Self::Block | Self::Elsewhere => None,
+            Self::Block { .. } | Self::Elsewhere => None,
         }
     }
 
@@ -51,9 +56,9 @@ impl StatePlace {
                 let ends_in_number = suffix.rsplit('-').next().is_some_and(|end| {
                     !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit())
                 });
-                workspace == "default" && suffix.len() <= MAX_SUFFIX && !ends_in_number
+                is_workspace(workspace) && suffix.len() <= MAX_SUFFIX && !ends_in_number
             }
-            Self::Block => true,
+            Self::Block { workspace } => is_workspace(workspace),
             Self::Elsewhere => false,
         }
     }
@@ -68,13 +73,11 @@ pub(crate) fn place(object: &Value) -> Result<StatePlace, String> {
     if value(object, "/spec/cloud").is_some() || config("configPath").is_some() {
         return Ok(StatePlace::Elsewhere);
     }
-    let workspace = text(object, "/spec/workspace").unwrap_or("default");
+    let workspace = text(object, "/spec/workspace").unwrap_or(DEFAULT_WORKSPACE);
     let is_disabled = is_true(object, "/spec/backendConfig/disable");
     if is_disabled || config("customConfiguration").is_some() {
-        // The mapping does not set `spec.workspace`.
-        return Ok(match workspace {
-            "default" => StatePlace::Block,
-            _ => StatePlace::Elsewhere,
+        return Ok(StatePlace::Block {
+            workspace: workspace.to_owned(),
         });
     }
     let suffix = config("secretSuffix").or_else(|| text(object, "/metadata/name"));
@@ -121,6 +124,10 @@ pub(crate) fn map(
         "/runnerPodTemplate/spec",
         "spec.runnerPodTemplate.spec",
     );
+    let template = ("/runnerPodTemplate/spec", "/runnerPodTemplate/metadata");
+    pod::set(&mut adoption, spec, template.0, template.1);
+    set_var_files(&mut adoption, spec);
+    set_engine_arguments(&mut adoption, spec);
     set_policy(&mut adoption, spec);
     set_times(&mut adoption, spec);
     set_dependencies(&mut adoption, spec);
@@ -143,9 +150,10 @@ fn refuse(object: &Value) -> Result<(), String> {
 
 fn set_backend(adoption: &mut Adoption, object: &Value, place: &StatePlace) -> Result<(), String> {
     match place {
-        StatePlace::Secret { suffix, .. } if place.stays() => {
+        StatePlace::Secret { workspace, suffix } if place.stays() => {
             adoption.set("backend.provider", json!("kubernetes"));
             adoption.set("backend.secretSuffix", json!(suffix));
+            set_workspace(adoption, workspace);
             if let Some(labels) = value(object, "/spec/backendConfig/labels") {
                 adoption.set("backend.config.labels", labels.clone());
             }
@@ -163,12 +171,13 @@ fn set_backend(adoption: &mut Adoption, object: &Value, place: &StatePlace) -> R
             );
             adoption.push_state(&text, &pull);
         }
-        StatePlace::Block => {
+        StatePlace::Block { workspace } if place.stays() => {
+            set_workspace(adoption, workspace);
             if let Some(block) = text(object, "/spec/backendConfig/customConfiguration") {
                 set_block(adoption, block)?;
             }
         }
-        StatePlace::Elsewhere => {
+        StatePlace::Block { .. } | StatePlace::Elsewhere => {
             let text = "Pull the state in a folder of the module that is initialized for the \
                         present backend and workspace, and push it";
             adoption.push_state(text, "terraform state pull");
@@ -176,6 +185,12 @@ fn set_backend(adoption: &mut Adoption, object: &Value, place: &StatePlace) -> R
     }
     set_backend_secret(adoption, object);
     Ok(())
+}
+
+fn set_workspace(adoption: &mut Adoption, workspace: &str) {
+    if workspace != DEFAULT_WORKSPACE {
+        adoption.set("workspace", json!(workspace));
+    }
 }
 
 /// Sets the backend from a custom configuration. The state of a block of type `local` is lost with the runner pod of tofu-controller.
@@ -249,6 +264,47 @@ fn set_times(adoption: &mut Adoption, spec: &Value) {
     match text(spec, "/retryStrategy") {
         Some("ExponentialBackoff") => set("maxRetryInterval", "retry.maxBackoff"),
         _ => set("retryInterval", "retry.maxBackoff"),
+    }
+}
+
+/// Sets `varFiles`. Paths of tofu-controller start at the root of the repository, those of the resource in the folder of the module.
+fn set_var_files(adoption: &mut Adoption, spec: &Value) {
+    let files = items(spec, "/tfVarsFiles");
+    let folder = adoption.get("gitRepo.path").and_then(Value::as_str);
+    let folder = folder.unwrap_or_default().to_owned();
+    let paths: Vec<String> = files
+        .iter()
+        .filter_map(|file| relative_path(file.as_str()?))
+        .filter(|file| file.ends_with(".tfvars") || file.ends_with(".tfvars.json"))
+        .map(|file| path_from(&folder, &file))
+        .take(MAX_VAR_FILES)
+        .collect();
+    if paths.len() < files.len() {
+        let text = "entries that are not paths of .tfvars or .tfvars.json files in the repository, and \
+                    entries after the first 20, are not copied";
+        adoption.note(Note::lacks("spec.tfVarsFiles[]", text));
+    }
+    if !paths.is_empty() {
+        adoption.set("varFiles", json!(paths));
+    }
+}
+
+fn set_engine_arguments(adoption: &mut Adoption, spec: &Value) {
+    match value(spec, "/parallelism").and_then(Value::as_i64) {
+        None | Some(0) => {}
+        Some(parallelism @ 1..=256) => adoption.set("engine.parallelism", json!(parallelism)),
+        Some(_) => {
+            let text = "is not between 1 and 256: the default of the engine applies";
+            adoption.note(Note::differs("spec.parallelism", text));
+        }
+    }
+    match text(spec, "/tfstate/lockTimeout") {
+        None | Some("0s") => {}
+        Some(timeout) if is_duration(timeout) => adoption.set("engine.lockTimeout", json!(timeout)),
+        Some(_) => {
+            let text = "is not a duration from 1s to 8760h: a locked state is retried at once";
+            adoption.note(Note::differs("spec.tfstate.lockTimeout", text));
+        }
     }
 }
 

@@ -11,6 +11,8 @@ const MAX_PATH: usize = 1_024;
 const MAX_NAME: usize = 253;
 /// Maximum length of the name of a `Terraform` resource, in bytes (CEL rule of the CRD).
 const MAX_RESOURCE_NAME: usize = 50;
+/// Maximum length of `spec.workspace`, in bytes (CRD).
+const MAX_WORKSPACE: usize = 90;
 /// Bounds of a duration in a spec, in seconds (CEL rule of the CRD).
 const DURATIONS: std::ops::RangeInclusive<f64> = 1.0..=8_760.0 * 3_600.0;
 
@@ -66,6 +68,14 @@ pub(crate) fn is_reference(text: &str) -> bool {
         && !text.starts_with(['-', '/'])
         && !text.contains("..")
         && !text.contains(is_refused)
+}
+
+/// Whether `text` is a name that `spec.workspace` accepts.
+pub(crate) fn is_workspace(text: &str) -> bool {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    (1..=MAX_WORKSPACE).contains(&text.len())
+        && text.chars().all(is_valid)
+        && !text.starts_with(['.', '-'])
 }
 
 /// Whether `text` is a full commit id.
@@ -136,6 +146,20 @@ pub(crate) enum InvalidUrl {
     /// The URL is not an https, http or ssh URL.
     #[error("must be an https://, ssh:// or git@host: URL of at most 2000 characters")]
     Form,
+}
+
+/// Returns `path` relative to `folder`. Both are results of [`relative_path`].
+pub(crate) fn path_from(folder: &str, path: &str) -> String {
+    let segments = |text: &str| -> Vec<String> {
+        let segments = text.split('/').filter(|segment| !segment.is_empty());
+        segments.map(str::to_owned).collect()
+    };
+    let (folder, path) = (segments(folder), segments(path));
+    let shared = std::iter::zip(&folder, &path).take_while(|(a, b)| a == b);
+    let shared = shared.count();
+    let up = folder[shared..].iter().map(|_| "..");
+    let down = path[shared..].iter().map(String::as_str);
+    up.chain(down).collect::<Vec<_>>().join("/")
 }
 
 /// Returns `url` in the form of `spec.gitRepo.url`. Removes the user name of an https URL.

@@ -2,7 +2,7 @@
 
 use super::super::fields::{Row, differs, has, lacks};
 
-const POD: &str = "not copied: `runner.pod` has resources, scheduling, labels, annotations and volumes (docs/pods.md). Images and containers have no option; `containerRegistry.baseImage` sets another base image";
+const POD: &str = "not copied: images and containers have no option. `containerRegistry.baseImage` sets another base image";
 const ARGS: &str = "commands of the engine have fixed arguments; `scripts` replace commands";
 const VERSION: &str = "`engine.version` from the catalogue of the operator. A constraint such as `~> 1.3` is not copied";
 const TERRAGRUNT: &str = "a base image with terragrunt, and `scripts` that call it";
@@ -50,14 +50,20 @@ pub(crate) const LAYER: &[Row] = &[
     ),
     lacks("overrideRunnerSpec.image", POD),
     lacks("overrideRunnerSpec.imagePullPolicy", POD),
-    lacks("overrideRunnerSpec.tolerations", POD),
-    lacks("overrideRunnerSpec.nodeSelector", POD),
-    lacks("overrideRunnerSpec.affinity", POD),
+    differs(
+        "overrideRunnerSpec.tolerations",
+        "`runner.pod.tolerations`. The operator must allow it (docs/pods.md)",
+    ),
+    has(
+        "overrideRunnerSpec.nodeSelector",
+        "`runner.pod.nodeSelector`",
+    ),
+    has("overrideRunnerSpec.affinity", "`runner.pod.affinity`"),
     differs(
         "overrideRunnerSpec.serviceAccountName",
         "`runner.serviceAccountName`. The ServiceAccount needs annotation `alustan.io/allow-runs`",
     ),
-    lacks("overrideRunnerSpec.resources", POD),
+    has("overrideRunnerSpec.resources", "`runner.pod.resources`"),
     differs(
         "overrideRunnerSpec.env",
         "`TF_VAR_x` with a value or a key of a Secret or ConfigMap is a variable. For others create a Secret with the name as the key, and add it to `runner.envFromSecrets`",
@@ -79,10 +85,22 @@ pub(crate) const LAYER: &[Row] = &[
         "overrideRunnerSpec.envFrom[].configMapRef",
         "environment variables come from Secrets: create a Secret with the same keys, and add it to `runner.envFromSecrets`",
     ),
-    lacks("overrideRunnerSpec.volumes", POD),
-    lacks("overrideRunnerSpec.volumeMounts", POD),
-    lacks("overrideRunnerSpec.metadata.annotations", POD),
-    lacks("overrideRunnerSpec.metadata.labels", POD),
+    has(
+        "overrideRunnerSpec.volumes",
+        "`runner.pod.volumes`. `hostPath` and other types without an equivalent are not copied; `csi` and `persistentVolumeClaim` must be allowed (docs/pods.md)",
+    ),
+    has(
+        "overrideRunnerSpec.volumeMounts",
+        "`runner.pod.volumeMounts`",
+    ),
+    differs(
+        "overrideRunnerSpec.metadata.annotations",
+        "`runner.pod.annotations`. The operator must allow the keys (docs/pods.md)",
+    ),
+    differs(
+        "overrideRunnerSpec.metadata.labels",
+        "`runner.pod.labels`. The operator must allow the keys (docs/pods.md)",
+    ),
     lacks("overrideRunnerSpec.initContainers", "`scripts.init`"),
     lacks("overrideRunnerSpec.command", POD),
     lacks("overrideRunnerSpec.args", POD),

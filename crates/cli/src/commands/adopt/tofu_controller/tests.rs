@@ -167,13 +167,13 @@ fn state_secret_is_that_of_the_kubernetes_backend(
 }
 
 #[rstest]
-#[case::workspace(json!({"workspace": "dev"}))]
+#[case::workspace(json!({"workspace": "-dev"}))]
 #[case::number(json!({"backendConfig": {"secretSuffix": "web-1"}}))]
 #[case::digits(json!({"backendConfig": {"secretSuffix": "1"}}))]
 #[case::long(json!({"backendConfig": {"secretSuffix": "s".repeat(64)}}))]
 #[case::cloud(json!({"cloud": {"organization": "o", "token": "x3-secret"}}))]
 #[case::other_cluster(json!({"backendConfig": {"configPath": "/c"}}))]
-#[case::workspace_of_a_block(json!({"backendConfig": {"disable": true}, "workspace": "dev"}))]
+#[case::workspace_of_a_block(json!({"backendConfig": {"disable": true}, "workspace": ".dev"}))]
 fn state_without_equivalent_is_pushed_to_the_managed_state(#[case] spec: Value) {
     let adoption = mapped(&spec);
     let backend = json!({"provider": "managed", "adopt": true});
@@ -186,6 +186,29 @@ fn state_without_equivalent_is_pushed_to_the_managed_state(#[case] spec: Value) 
         "{commands:?}"
     );
     assert!(!format!("{adoption:?}").contains("x3-secret"));
+}
+
+#[rstest]
+#[case::secret(json!({}), json!({"provider": "kubernetes", "secretSuffix": "web", "adopt": true}))]
+#[case::block(json!({"backendConfig": {"disable": true}}), json!({"adopt": true}))]
+fn workspace_keeps_its_state(#[case] mut spec: Value, #[case] backend: Value) {
+    spec["workspace"] = json!("dev");
+    let adoption = mapped(&spec);
+    assert_eq!(adoption.get("workspace"), Some(&json!("dev")));
+    assert_eq!(adoption.get("backend"), Some(&backend));
+}
+
+#[test]
+fn var_files_and_engine_arguments_are_mapped() {
+    let adoption = mapped(&json!({
+        "tfVarsFiles": ["stacks/common.tfvars", "./stacks/web/prod.tfvars", "../x.tfvars", "a.txt"],
+        "parallelism": 20, "tfstate": {"lockTimeout": "5m"},
+    }));
+    let files = json!(["../common.tfvars", "prod.tfvars"]);
+    assert_eq!(adoption.get("varFiles"), Some(&files));
+    let engine = json!({"parallelism": 20, "lockTimeout": "5m"});
+    assert_eq!(adoption.get("engine"), Some(&engine));
+    assert!(noted(&adoption).contains(&(Handling::Lacks, "spec.tfVarsFiles[]")));
 }
 
 #[test]
