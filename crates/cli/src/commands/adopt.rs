@@ -27,9 +27,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::adoption::{Adoption, Options};
+use self::adoption::{Adoption, Options, Stop};
 use self::object::text;
 use self::report::Manifest;
 use self::state::Summary;
@@ -331,6 +331,21 @@ impl OtherObject {
         })
     }
 
+    /// Returns the patch of `stop`, which the API server refuses if the object is not the one that was mapped: otherwise the new resource
+    /// would have another configuration than the object that it replaces.
+    fn patch_if_unchanged(&self, stop: &Stop) -> Value {
+        let mut patch = stop.patch.clone();
+        let version = self.object.pointer("/metadata/resourceVersion");
+        let metadata = patch
+            .as_object_mut()
+            .map(|patch| patch.entry("metadata").or_insert_with(|| json!({})));
+        if let Some(Value::Object(metadata)) = metadata {
+            let version = version.cloned().unwrap_or_default();
+            metadata.insert("resourceVersion".to_owned(), version);
+        }
+        patch
+    }
+
     fn reference(&self) -> report::Other<'_> {
         report::Other {
             crd: self.crd,
@@ -376,8 +391,11 @@ async fn apply(
     let action = format!("create {kind} {namespace}/{name} (dry run)");
     call(&action, api.create(&parameters, &tf)).await?;
     if let (Some(theirs), Some(stop)) = (theirs, &adoption.stop) {
-        let patch = Patch::Merge(&stop.patch);
-        let action = format!("patch {} {namespace}/{}", theirs.crd, theirs.name);
+        let patch = Patch::Merge(theirs.patch_if_unchanged(stop));
+        let action = format!(
+            "patch {} {namespace}/{} (on a conflict, it changed since it was read: run the command again)",
+            theirs.crd, theirs.name
+        );
         let parameters = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()

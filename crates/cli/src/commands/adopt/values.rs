@@ -150,15 +150,13 @@ pub(crate) enum InvalidUrl {
 
 /// Returns `path` relative to `folder`. Both are results of [`relative_path`].
 pub(crate) fn path_from(folder: &str, path: &str) -> String {
-    let segments = |text: &str| -> Vec<String> {
-        let segments = text.split('/').filter(|segment| !segment.is_empty());
-        segments.map(str::to_owned).collect()
-    };
-    let (folder, path) = (segments(folder), segments(path));
-    let shared = std::iter::zip(&folder, &path).take_while(|(a, b)| a == b);
-    let shared = shared.count();
-    let up = folder[shared..].iter().map(|_| "..");
-    let down = path[shared..].iter().map(String::as_str);
+    let folder: Vec<&str> = folder.split_terminator('/').collect();
+    let path: Vec<&str> = path.split('/').collect();
+    let shared = std::iter::zip(&folder, &path)
+        .take_while(|(a, b)| a == b)
+        .count();
+    let up = folder.iter().skip(shared).map(|_| "..");
+    let down = path.iter().skip(shared).copied();
     up.chain(down).collect::<Vec<_>>().join("/")
 }
 
