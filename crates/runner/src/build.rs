@@ -42,12 +42,12 @@ use crate::certificates;
 use crate::engine::command::{Commands, Show, StopPolicy, Task};
 use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, cli_config};
 use crate::failure::{RunStep, classify, transient, user};
+use crate::file_system::module_directory;
 use crate::paths::{Paths, Vars};
 use crate::report::write_failure;
 use crate::secrets::redact::Redactor;
 use crate::secrets::values::of_environment;
 use crate::state::backend::{self, Prepared};
-use crate::workspace::module_directory;
 
 use build_folders::{BuildFolders, unwritten};
 use handover::{Connection, HandoverListener};

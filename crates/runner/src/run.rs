@@ -18,6 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::claim::{Claimed, claim};
 use crate::engine::command::Commands;
 use crate::failure::transient;
+use crate::file_system::copy_tree;
 use crate::module::variables::Values;
 use crate::paths::{Paths, Vars};
 use crate::record::{Identity, RecordError, RecordHandle};
@@ -26,7 +27,6 @@ use crate::run::execute::outcome::{Ended, Findings};
 use crate::run::session::{Parts, Session};
 use crate::secrets::redact::Redactor;
 use crate::secrets::values::of_run;
-use crate::workspace::copy_tree;
 
 /// Inputs of [`run`].
 pub struct RunEnvironment {

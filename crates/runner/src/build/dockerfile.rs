@@ -9,7 +9,7 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 
 use crate::failure::user;
-use crate::workspace::module_directory;
+use crate::file_system::module_directory;
 
 /// References to the build argument that contains the base image by digest.
 const BASE: [&str; 2] = ["$ALUSTAN_BASE", "${ALUSTAN_BASE}"];

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::engine::packages;
-use crate::workspace::{copy_tree, replace_link};
+use crate::file_system::{copy_tree, replace_link};
 
 /// Folders with providers during a build.
 pub(super) struct Providers {

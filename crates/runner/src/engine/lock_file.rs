@@ -11,8 +11,8 @@ use std::path::Path;
 use hcl_edit::structure::Body;
 
 use crate::engine::packages;
+use crate::file_system::write_private;
 use crate::paths::Paths;
-use crate::workspace::write_private;
 
 /// Dependency lock file of the engine.
 const FILE: &str = ".terraform.lock.hcl";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use alustan_api::run::ScriptTexts;
 
-use crate::workspace::write_private;
+use crate::file_system::write_private;
 
 /// Command that executes a script of the user. The script is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

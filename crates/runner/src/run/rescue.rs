@@ -12,11 +12,11 @@ use alustan_state::retry::Patience;
 
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, cut, transient};
+use crate::file_system::write_private;
 use crate::record::RecordError;
 use crate::run::execute::outcome::{Ended, Findings};
 use crate::run::session::Session;
 use crate::state::unsaved::{self, KeepError};
-use crate::workspace::write_private;
 
 /// Time limit of `state push`.
 const PUSH: Duration = Duration::from_mins(2);

@@ -27,6 +27,7 @@ use crate::engine::command::Commands;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{self, EngineProgram, cache, environment};
 use crate::failure::user;
+use crate::file_system::module_directory;
 use crate::log;
 use crate::module::{self, declarations, variables};
 use crate::paths::{Paths, Vars};
@@ -34,7 +35,6 @@ use crate::record::RecordHandle;
 use crate::secrets;
 use crate::secrets::redact::Redactor;
 use crate::state::server::StateServer;
-use crate::workspace::module_directory;
 
 pub(crate) use command_result::stopped;
 use files::{for_scripts, trusted, var_files, write_files};

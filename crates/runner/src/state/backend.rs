@@ -11,8 +11,8 @@ use alustan_state::secrets::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::file_system::write_private;
 use crate::module::files::{Content, json_blocks, read_module_files};
-use crate::workspace::write_private;
 
 /// File with the `backend` block that the runner writes for a module without a `backend` block. The name is not that of an override file
 /// (`*_override.tf.json`), because an override file would replace a `backend` block of the module.

@@ -14,11 +14,11 @@ use super::outcome::{Ended, Findings};
 use super::ownership::StateOwnership;
 use crate::engine::NO_COLOR;
 use crate::failure::user;
+use crate::file_system::write_private;
 use crate::plan;
 use crate::plan::changes::PlanSummary;
 use crate::plan::id::{PlanIdInputs, plan_id};
 use crate::run::session::{Session, stopped};
-use crate::workspace::write_private;
 
 /// Reason for which a plan needs approval: the resource adopts the state of the plan.
 const TAKEN_OVER: &str = "the plan adopts a state that this resource did not create";

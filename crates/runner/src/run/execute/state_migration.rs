@@ -12,10 +12,10 @@ use serde_json::json;
 use super::outcome::Ended;
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, module, transient, user};
+use crate::file_system::write_private;
 use crate::run::session::{READ_TIMEOUT, Session};
 use crate::state::backend;
 use crate::state::lineage::{StateHead, Transfer, transfer, with_serial};
-use crate::workspace::write_private;
 
 use super::ownership::read;
 

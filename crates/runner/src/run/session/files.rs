@@ -13,12 +13,12 @@ use crate::engine::arguments::add_to_scripts;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::{transient, user};
+use crate::file_system::{file_in_context, write_private};
 use crate::module::declarations::Declared;
 use crate::module::tfvars;
 use crate::module::variables::Values;
 use crate::paths::{Paths, Vars};
 use crate::state::backend;
-use crate::workspace::{file_in_context, write_private};
 
 /// Returns the paths of the files in `spec.varFiles`. `directory`: folder of the module.
 ///

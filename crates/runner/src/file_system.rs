@@ -1,4 +1,4 @@
-//! Writable copy of the module, in which a run executes the engine.
+//! Copies of folders, paths in a context, and files with permissions.
 
 use std::fs;
 use std::io;
