@@ -75,6 +75,11 @@ async fn reserved_names_in_pod_options_are_refused() {
             &architecture,
         )
         .await;
+        let windows = [json!({"kubernetes.io/os": "windows"})];
+        let message = "kubernetes.io/os must be linux";
+        refuses(&space, &at("nodeSelector"), message, &windows).await;
+        let linux = [json!({"kubernetes.io/os": "linux"})];
+        accepts(&space, &at("nodeSelector"), &linux).await;
         let message = "are reserved for variables of the operator";
         let variables = [json!([{"name": "A"}, {"name": "ALUSTAN_RUN", "value": "1"}])];
         refuses(&space, &at("env"), message, &variables).await;

@@ -14,6 +14,12 @@ pub(crate) const BUILD_GRACE: i64 = 5;
 /// Maximum size of an `emptyDir` volume. The kubelet evicts a pod that exceeds it. Without the limit, the pod could fill the node, and the
 /// kubelet would evict other pods.
 pub(crate) const SCRATCH: &str = "20Gi";
+/// Label of a node with its CPU architecture.
+pub(crate) const ARCHITECTURE: &str = "kubernetes.io/arch";
+/// Label of a node with its operating system.
+pub(crate) const OPERATING_SYSTEM: &str = "kubernetes.io/os";
+/// Operating system of the nodes of runs and builds. All images contain Linux programs.
+pub(crate) const LINUX: &str = "linux";
 
 /// Content of the file of `--pod-defaults`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -40,11 +40,12 @@ pub struct PodOptions {
     /// for the engine, and of 1Gi for the containers of a build. Example: `{requests: {cpu: "1"}, limits: {memory: 4Gi}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<PodResources>,
-    /// Labels that a node must have. `kubernetes.io/arch` is set from `spec.runner.architecture`. Example: `{pool: terraform}`. At most 32
-    /// entries.
+    /// Labels that a node must have. `kubernetes.io/arch` is set from `spec.runner.architecture`, and `kubernetes.io/os` is always `linux`.
+    /// Example: `{pool: terraform}`. At most 32 entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "strings::<32>")]
-    #[x_kube(validation = Rule::new("!('kubernetes.io/arch' in self)").message("kubernetes.io/arch is set by the operator: use spec.runner.architecture"))]
+    #[x_kube(validation = Rule::new("!('kubernetes.io/arch' in self)").message("kubernetes.io/arch is set by the operator: use spec.runner.architecture"),
+              validation = Rule::new("!('kubernetes.io/os' in self) || self['kubernetes.io/os'] == 'linux'").message("kubernetes.io/os must be linux: runs and builds need Linux nodes"))]
     pub node_selector: BTreeMap<String, String>,
     /// Node and pod affinity. Replaces the default of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]

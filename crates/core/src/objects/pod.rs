@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::pod_policy::SCRATCH;
+use crate::pod_policy::{ARCHITECTURE, LINUX, OPERATING_SYSTEM, SCRATCH};
 
 /// Annotation with the name of the container whose log `kubectl logs` prints by default.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -52,8 +52,10 @@ pub(crate) fn is_sidecar_key(key: &str) -> bool {
 
 /// Returns the node selector for an image of `architecture`.
 pub(crate) fn node_selector(architecture: Architecture) -> BTreeMap<String, String> {
-    let label = "kubernetes.io/arch".to_owned();
-    BTreeMap::from([(label, architecture.to_string())])
+    BTreeMap::from([
+        (ARCHITECTURE.to_owned(), architecture.to_string()),
+        (OPERATING_SYSTEM.to_owned(), LINUX.to_owned()),
+    ])
 }
 
 /// Security context of a container: no privilege escalation, no capabilities, read-only root filesystem.

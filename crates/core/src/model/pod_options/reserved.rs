@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{EnvVar, VolumeProjection};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::violation::Violation;
-use crate::pod_policy::SCRATCH;
+use crate::pod_policy::{ARCHITECTURE, LINUX, OPERATING_SYSTEM, SCRATCH};
 use crate::quantity;
 
 /// Names of the volumes of the operator.
@@ -41,8 +41,6 @@ const OWN_KEYS: [&str; 10] = [
 const WORKSPACE: &str = "TF_WORKSPACE";
 /// Prefix of the environment variables of the operator.
 const OWN_VARIABLES: &str = "ALUSTAN_";
-/// Label of a node with its architecture.
-const ARCHITECTURE: &str = "kubernetes.io/arch";
 
 /// Pod options, and the constraints that they must satisfy.
 #[derive(Clone, Copy)]
@@ -95,10 +93,17 @@ impl Check<'_> {
                 "this key is reserved for the operator; remove it",
             )
         });
-        reserved.or_else(|| {
+        let reserved = reserved.or_else(|| {
             node_selector.contains_key(ARCHITECTURE).then(|| {
                 let cause = "the operator sets this label; set spec.runner.architecture instead";
                 Violation::new(format!("nodeSelector.{ARCHITECTURE}"), cause)
+            })
+        });
+        reserved.or_else(|| {
+            let system = node_selector.get(OPERATING_SYSTEM)?;
+            (system != LINUX).then(|| {
+                let cause = "runs and builds need Linux nodes; remove this label";
+                Violation::new(format!("nodeSelector.{OPERATING_SYSTEM}"), cause)
             })
         })
     }

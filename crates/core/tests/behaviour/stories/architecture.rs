@@ -21,8 +21,13 @@ fn applied() -> World {
     world
 }
 
+/// Returns the architecture in the node selector of each pod. All pods also select Linux nodes.
 fn selectors(created: &CreatedObjects) -> Vec<String> {
-    let selector = |job: &Job| pod(job).node_selector.unwrap()["kubernetes.io/arch"].clone();
+    let selector = |job: &Job| {
+        let mut selector = pod(job).node_selector.unwrap();
+        assert_eq!(selector["kubernetes.io/os"], "linux");
+        selector.remove("kubernetes.io/arch").unwrap()
+    };
     created.jobs.iter().map(selector).collect()
 }
 
@@ -89,6 +94,27 @@ fn configured_architecture_is_used_by_the_next_run(#[case] configure: fn(&mut Wo
             .iter()
             .all(|selector| selector == "arm64")
     );
+}
+
+/// One image has one architecture: resources in one cluster can use different ones.
+#[test]
+fn resources_of_two_architectures_have_different_images() {
+    let tag = |architecture: &str| {
+        let mut world = World::new();
+        world.edit(|tf| tf.with("/runner/architecture", architecture));
+        world.settle();
+        assert!(world.is_ready());
+        world
+            .record
+            .as_ref()
+            .unwrap()
+            .record
+            .run
+            .clone()
+            .unwrap()
+            .tag
+    };
+    assert_ne!(tag("amd64"), tag("arm64"));
 }
 
 #[test]

@@ -70,6 +70,7 @@ fn secret_variable(secret: &str) -> Value {
 #[case::annotation(json!({"annotations": {"alustan.io/a": "x"}}), "annotations.alustan.io/a: this key is reserved")]
 #[case::eviction(json!({"annotations": {"karpenter.sh/do-not-disrupt": "false"}}), "annotations.karpenter.sh/do-not-disrupt")]
 #[case::architecture(json!({"nodeSelector": {"kubernetes.io/arch": "arm64"}}), "nodeSelector.kubernetes.io/arch: the operator sets this label; set spec.runner.architecture")]
+#[case::windows(json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), "nodeSelector.kubernetes.io/os: runs and builds need Linux nodes; remove this label")]
 #[case::variable(json!({"env": [{"name": "ALUSTAN_RUN", "value": "1"}]}), "env[0].name: variable ALUSTAN_RUN is set by the operator")]
 #[case::proxy(json!({"env": [{"name": "A"}, {"name": "HTTPS_PROXY", "value": "x"}]}), "env[1].name: variable HTTPS_PROXY is set by the operator")]
 #[case::prefix(json!({"envFrom": [{"prefix": "ALUSTAN_", "configMapRef": {"name": "a"}}]}), "envFrom[0].prefix")]
@@ -345,6 +346,62 @@ fn names(container: &Container) -> (Vec<String>, Vec<String>) {
         env.collect(),
         mounts.map(|mount| mount.mount_path.clone()).collect(),
     )
+}
+
+/// Returns requests and limits of all containers of the build, the apply and the drift check of a resource, by container.
+fn all_resources(kind: &str, options: &Value) -> Vec<(String, Value)> {
+    let foreign = terraform().with("/containerRegistry/baseImage", "elsewhere.test/base:1");
+    let tf = foreign.with("/containerRegistry/builder", json!({"kind": kind}));
+    let mut world = World::with(tf);
+    world.settings.pods = policy(json!({"runs": options, "builds": options}));
+    let created = CreatedObjects::in_world(world);
+    let pods = created.jobs.iter().map(pod);
+    let containers = pods.flat_map(|pod| {
+        let init = pod.init_containers.into_iter().flatten();
+        init.chain(pod.containers).collect::<Vec<_>>()
+    });
+    let resources = containers.map(|container| {
+        let resources = serde_json::to_value(container.resources.unwrap()).unwrap();
+        (container.name, resources)
+    });
+    resources.collect()
+}
+
+/// Names of the resources in `resources[field]`.
+fn resource_names<'a>(resources: &'a Value, field: &str) -> Vec<&'a str> {
+    let quantities = resources[field].as_object().unwrap();
+    quantities.keys().map(String::as_str).collect()
+}
+
+/// A `ResourceQuota` on a resource refuses a pod in which one container has no value for it.
+#[rstest]
+#[case::kaniko("Kaniko")]
+#[case::append("Append")]
+fn every_container_meets_a_quota_on_all_resources(#[case] kind: &str) {
+    let by_default = all_resources(kind, &json!({}));
+    for (container, resources) in &by_default {
+        let requests = resource_names(resources, "requests");
+        assert_eq!(requests, ["cpu", "memory"], "{container}");
+        assert_eq!(
+            resource_names(resources, "limits"),
+            ["memory"],
+            "{container}"
+        );
+    }
+    let names: BTreeSet<_> = by_default.iter().map(|(name, _)| name.as_str()).collect();
+    for expected in ["inject", "prepare", "build", "terraform"] {
+        assert!(names.contains(expected), "{names:?}");
+    }
+    // The example of docs/clusters.md.
+    let options = json!({"resources": {
+        "requests": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "2Gi"},
+        "limits": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "4Gi"},
+    }});
+    let with_options = all_resources(kind, &options);
+    assert_eq!(with_options.len(), by_default.len());
+    for (container, resources) in with_options {
+        assert_eq!(resources, options["resources"], "{container}");
+    }
 }
 
 #[test]
