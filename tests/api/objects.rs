@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use alustan_api::run::{
     ApprovalInputs, BUILD_PROTOCOL, BackendInputs, EngineArguments, History, ManagedState, Output,
@@ -18,9 +19,9 @@ use alustan_core::objects::{
 };
 use alustan_core::observed::SourceSeen;
 use alustan_core::pod_policy::PodPolicy;
-use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
+use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota, ServiceAccount};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
@@ -29,7 +30,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::server::{OPERATOR, Server};
+use crate::server::{OPERATOR, Server, until};
 use crate::space::{Space, resource, with_all};
 
 const DIGEST: &str = "sha256:4f6a95f0a7bf84454f6a95f0a7bf84454f6a95f0a7bf84454f6a95f0a7bf8445";
@@ -50,6 +51,7 @@ fn settings() -> Settings {
         ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
         architecture: None,
         own_architecture: Architecture::own(),
+        pod_user: PodUser::Id(65532),
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
         dockerfiles: false,
         identity_registries: Vec::new(),
@@ -106,7 +108,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
 }
 
 /// Returns the Jobs of every kind of run, and of builds with the operator's base image and with another base image.
-fn jobs(tf: &Terraform) -> Vec<Job> {
+fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
     let name = tf.name_any();
     let kinds = [
         RunKind::Plan,
@@ -114,8 +116,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
         RunKind::Drift,
         RunKind::Destroy,
     ];
-    let run_pod = pod_options::of_run(tf, None, false, &settings());
-    let build_pod = pod_options::of_build(tf, &settings());
+    let run_pod = pod_options::of_run(tf, None, false, settings);
+    let build_pod = pod_options::of_build(tf, settings);
     let mut jobs: Vec<Job> = kinds
         .into_iter()
         .map(|kind| {
@@ -155,7 +157,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 cache: true,
                 pod: &run_pod,
             };
-            run_job::job(tf, &parts, &settings())
+            run_job::job(tf, &parts, settings)
         })
         .collect();
     let source = SourceSeen {
@@ -181,7 +183,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             &base,
             Architecture::own(),
             "namespace-uid",
-            &settings(),
+            settings,
         );
         let build = Build {
             image: &image,
@@ -196,7 +198,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             pod: &build_pod,
             pod_digest: "4f6a95f0a7bf",
         };
-        jobs.push(build_job::job(tf, &build, &settings()));
+        jobs.push(build_job::job(tf, &build, settings));
     }
     jobs
 }
@@ -366,7 +368,7 @@ async fn operator_may_create_all_its_objects() {
         for secret in &made {
             ensure(&space, secret).await;
         }
-        for job in jobs(&tf) {
+        for job in jobs(&tf, &settings()) {
             let created = create(&space, &job).await;
             let spec = created.spec.unwrap();
             assert_eq!(spec.backoff_limit, Some(0));
@@ -416,7 +418,7 @@ async fn all_pods_except_builds_meet_podsecurity_restricted() {
                 .create::<ServiceAccount>(json!({"metadata": {"name": name}}))
                 .await;
         }
-        for job in jobs(&tf) {
+        for job in jobs(&tf, &settings()) {
             let is_build = job.labels()[labels::COMPONENT] == "build";
             let pod = pod_of(&job, "pod");
             let dry = PostParams {
@@ -441,4 +443,105 @@ async fn all_pods_except_builds_meet_podsecurity_restricted() {
             }
         }
     }
+}
+
+/// Quota of [`limited_space`]. It covers all resources, so each container must have a request and a limit for each of them.
+const QUOTA: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+
+/// Creates a namespace with a `ResourceQuota` on all resources, and with PodSecurity *restricted*.
+async fn limited_space(server: &Arc<Server>) -> Space {
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    let space = Space::of(server, labels).await;
+    for name in ["default", &names::runner("web")] {
+        space
+            .create::<ServiceAccount>(json!({"metadata": {"name": name}}))
+            .await;
+    }
+    let [hard, used] = ["100Gi", "0"].map(|amount| QUOTA.map(|name| (name, amount)));
+    let (hard, used) = (BTreeMap::from(hard), BTreeMap::from(used));
+    space
+        .create::<ResourceQuota>(json!({"metadata": {"name": "all"}, "spec": {"hard": hard}}))
+        .await;
+    // The server has no quota controller, which writes the status.
+    let status = Patch::Merge(json!({"status": {"hard": hard, "used": used}}));
+    let quotas = space.api::<ResourceQuota>();
+    let edit = PatchParams::default();
+    quotas.patch_status("all", &edit, &status).await.unwrap();
+    space
+}
+
+/// Returns the refusals of the API server of the pods of all Jobs of `tf`, with an operator that has these `settings`.
+async fn refusals(space: &Space, tf: &Terraform, settings: &Settings) -> Vec<String> {
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let mut refusals = Vec::new();
+    for job in jobs(tf, settings) {
+        let pod = pod_of(&job, "pod");
+        let created = space.api::<Pod>().create(&dry, &pod).await;
+        refusals.extend(created.err().map(|error| error.to_string()));
+    }
+    refusals
+}
+
+/// The settings of docs/clusters.md for namespaces with limits on all resources.
+#[tokio::test]
+async fn pods_with_all_resources_meet_quota_limit_range_and_podsecurity() {
+    let server = Server::shared().await;
+    let space = limited_space(&server).await;
+    let tf = space.apply(&resource("web")).await.unwrap();
+    let tf: Terraform = serde_json::from_value(tf).unwrap();
+    let mut settings = Settings {
+        builder: BuilderKind::Append,
+        pod_user: PodUser::Id(1_000_650_000),
+        ..settings()
+    };
+    let pods = jobs(&tf, &settings).len();
+    until("the quota to refuse pods", async || {
+        let refusals = refusals(&space, &tf, &settings).await;
+        let named = |message: &&String| {
+            message.contains("must specify") && message.contains("limits.cpu for: ")
+        };
+        let all = refusals.iter().filter(named).count() == pods;
+        all.then_some(()).ok_or_else(|| refusals.join("\n"))
+    })
+    .await;
+    let options = json!({"resources": {
+        "requests": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "2Gi"},
+        "limits": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "4Gi"},
+    }});
+    let defaults = json!({"runs": options, "builds": options});
+    settings.pods = serde_json::from_value(defaults).unwrap();
+    assert_eq!(refusals(&space, &tf, &settings).await, Vec::<String>::new());
+    let range = json!({
+        "metadata": {"name": "containers"},
+        "spec": {"limits": [{
+            "type": "Container",
+            "min": {"cpu": "250m", "memory": "512Mi", "ephemeral-storage": "1Gi"},
+            "max": {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "10Gi"},
+            "maxLimitRequestRatio": {"memory": "1"},
+        }]},
+    });
+    space.create::<LimitRange>(range).await;
+    let defaults = std::mem::take(&mut settings.pods);
+    until("the LimitRange to refuse pods", async || {
+        let refusals = refusals(&space, &tf, &settings).await;
+        let named = |message: &&String| {
+            message.contains("minimum memory usage per Container is 512Mi")
+                && message.contains("memory max limit to request ratio per Container is 1")
+        };
+        let all = refusals.iter().filter(named).count() == pods;
+        all.then_some(()).ok_or_else(|| refusals.join("\n"))
+    })
+    .await;
+    settings.pods = defaults;
+    assert_eq!(refusals(&space, &tf, &settings).await, Vec::<String>::new());
 }

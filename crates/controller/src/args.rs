@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use alustan_api::{Architecture, BuilderKind, Engine, EngineName, engine};
 use alustan_core::pod_policy::PodPolicy;
-use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings};
+use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
@@ -83,6 +83,10 @@ pub(crate) struct Config {
     /// File with CA certificates (PEM) to trust in addition to the default ones.
     #[arg(long, env = "ALUSTAN_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
+    /// User id of the containers of runs and builds, also their group and `fsGroup`: 1 to 2147483647. `none` omits all three for clusters
+    /// that set them when they admit a pod, such as OpenShift (docs/clusters.md). kaniko always runs as root.
+    #[arg(long, env = "ALUSTAN_POD_USER", default_value = "65532", value_parser = pod_user)]
+    pub(crate) pod_user: PodUser,
     /// Allow builds from a Dockerfile of the git repository (`containerRegistry.dockerfile`). Its commands run as root in the build pod,
     /// which contains the registry credentials.
     #[arg(long, env = "ALUSTAN_ALLOW_DOCKERFILES")]
@@ -316,6 +320,7 @@ impl Config {
             ca_bundle,
             architecture: self.architecture,
             own_architecture: Architecture::own(),
+            pod_user: self.pod_user,
             environment,
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),
@@ -347,6 +352,20 @@ fn builder_kind(text: &str) -> Result<BuilderKind> {
         .into_iter()
         .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(text));
     kind.with_context(|| format!("invalid builder kind {text:?}: expected kaniko or append"))
+}
+
+/// Parses the user of pods: `none`, or a user id that is not root.
+fn pod_user(text: &str) -> Result<PodUser> {
+    if text == "none" {
+        return Ok(PodUser::SetByCluster);
+    }
+    let id = text.parse::<i32>().ok().filter(|id| *id > 0);
+    id.map(|id| PodUser::Id(id.into())).with_context(|| {
+        format!(
+            "invalid user {text:?}: expected none, or a user id from 1 to {}",
+            i32::MAX
+        )
+    })
 }
 
 /// Parses an architecture.
@@ -436,6 +455,19 @@ mod tests {
         }
         let error = architecture("x86_64").unwrap_err().to_string();
         assert!(error.contains("expected amd64 or arm64"), "{error}");
+    }
+
+    #[test]
+    fn pod_user_is_an_id_other_than_root_or_none() {
+        let flags = ["alustan", "--base-image=a", "--operator-image=b"];
+        let default = Config::try_parse_from(flags).unwrap().pod_user;
+        assert_eq!(default.id(), Some(alustan_api::paths::USER));
+        assert_eq!(pod_user("none").unwrap().id(), None);
+        assert_eq!(pod_user("2147483647").unwrap().id(), Some(2_147_483_647));
+        for wrong in ["", "0", "-1", "2147483648", "root", "None"] {
+            let error = pod_user(wrong).unwrap_err().to_string();
+            assert!(error.contains("expected none, or a user id"), "{error}");
+        }
     }
 
     #[test]

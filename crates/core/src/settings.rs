@@ -37,6 +37,8 @@ pub struct Settings {
     pub architecture: Option<Architecture>,
     /// CPU architecture on which the operator runs. Used if no other setting selects an architecture.
     pub own_architecture: Architecture,
+    /// `--pod-user`: user of the containers of runs and builds.
+    pub pod_user: PodUser,
     /// Environment variables of all containers, for example `HTTPS_PROXY`.
     pub environment: BTreeMap<String, String>,
     /// Whether images may be built from a Dockerfile of the repository.
@@ -107,6 +109,25 @@ impl Settings {
             let rest = repository.strip_prefix(allowed.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })
+    }
+}
+
+/// User of all containers of runs and builds, except the container of kaniko, which runs as root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodUser {
+    /// Pods set this id as user, group and `fsGroup`.
+    Id(i64),
+    /// Pods set neither user, group nor `fsGroup`. The cluster sets user and `fsGroup` when it admits a pod, as an SCC of OpenShift does.
+    SetByCluster,
+}
+
+impl PodUser {
+    /// Returns user, group and `fsGroup` of pods; `None` if the cluster sets them.
+    pub fn id(self) -> Option<i64> {
+        match self {
+            Self::Id(id) => Some(id),
+            Self::SetByCluster => None,
+        }
     }
 }
 

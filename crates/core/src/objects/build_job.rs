@@ -171,7 +171,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         init_containers: Some(init_containers).filter(|containers| !containers.is_empty()),
         node_selector: Some(pod::node_selector(build.image.architecture)),
         restart_policy: Some("Never".to_owned()),
-        security_context: Some(pod::pod_security()),
+        security_context: Some(pod::pod_security(settings.pod_user)),
         service_account_name: account.filter(|_| in_own_namespace).cloned(),
         termination_grace_period_seconds: Some(
             build

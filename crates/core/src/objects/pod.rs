@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::pod_policy::{ARCHITECTURE, LINUX, OPERATING_SYSTEM, SCRATCH};
+use crate::settings::PodUser;
 
 /// Annotation with the name of the container whose log `kubectl logs` prints by default.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -59,7 +60,7 @@ pub(crate) fn node_selector(architecture: Architecture) -> BTreeMap<String, Stri
 }
 
 /// Security context of a container: no privilege escalation, no capabilities, read-only root filesystem.
-pub(crate) fn restricted() -> SecurityContext {
+pub(crate) fn restricted(user: PodUser) -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities {
@@ -68,16 +69,16 @@ pub(crate) fn restricted() -> SecurityContext {
         }),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
-        run_as_user: Some(paths::USER),
-        run_as_group: Some(paths::USER),
+        run_as_user: user.id(),
+        run_as_group: user.id(),
         ..SecurityContext::default()
     }
 }
 
 /// Security context of a pod. Its `fsGroup` is the group of the runner, so that the runner can write to volumes.
-pub(crate) fn pod_security() -> PodSecurityContext {
+pub(crate) fn pod_security(user: PodUser) -> PodSecurityContext {
     PodSecurityContext {
-        fs_group: Some(paths::USER),
+        fs_group: user.id(),
         fs_group_change_policy: Some("OnRootMismatch".to_owned()),
         seccomp_profile: Some(SeccompProfile {
             type_: "RuntimeDefault".to_owned(),

@@ -230,7 +230,7 @@ pub(crate) fn inject(
         image: Some(settings.operator_image.clone()),
         command: Some(command),
         resources: Some(pod::resources("10m", "16Mi", "64Mi")),
-        security_context: Some(pod::restricted()),
+        security_context: Some(pod::restricted(settings.pod_user)),
         volume_mounts: Some(vec![pod::mount(INJECT, paths::INJECT)]),
         ..Container::default()
     })
@@ -293,7 +293,7 @@ pub(crate) fn with_registry(
     Container {
         env: Some(env),
         volume_mounts: Some(mounts),
-        ..in_base(prepare)
+        ..in_base(prepare, settings)
     }
 }
 
@@ -329,18 +329,18 @@ fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
         args: Some(vec!["prepare".to_owned()]),
         env: Some(env),
         volume_mounts: Some(mounts),
-        ..in_base(prepare)
+        ..in_base(prepare, settings)
     }
 }
 
 /// Returns a container that executes the runner in the base image.
-fn in_base(prepare: &Prepare<'_>) -> Container {
+fn in_base(prepare: &Prepare<'_>, settings: &Settings) -> Container {
     Container {
         image: Some(prepare.base.to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(vec![runner(prepare.inject)]),
         resources: Some(pod::resources("100m", "128Mi", "1Gi")),
-        security_context: Some(pod::restricted()),
+        security_context: Some(pod::restricted(settings.pod_user)),
         ..Container::default()
     }
 }

@@ -150,7 +150,7 @@ fn pod_spec(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> Po
         init_containers: unpack.map(|prepare| prepare::containers(tf, prepare, settings)),
         node_selector: Some(pod::node_selector(run.architecture)),
         restart_policy: Some("Never".to_owned()),
-        security_context: Some(pod::pod_security()),
+        security_context: Some(pod::pod_security(settings.pod_user)),
         service_account_name: Some(account.unwrap_or_else(|| names::runner(&tf.name_any()))),
         termination_grace_period_seconds: Some(grace),
         volumes: Some(volumes),
@@ -289,7 +289,7 @@ fn container(
                 .collect(),
         ),
         resources: Some(engine_resources()),
-        security_context: Some(pod::restricted()),
+        security_context: Some(pod::restricted(settings.pod_user)),
         volume_mounts: Some(mounts),
         ..Container::default()
     }

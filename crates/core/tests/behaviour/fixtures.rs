@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Anything, Architecture, BuilderKind, Terraform};
 use alustan_core::pod_policy::PodPolicy;
-use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
+use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -34,6 +34,7 @@ pub(crate) fn settings() -> Settings {
         ca_bundle: None,
         architecture: None,
         own_architecture: Architecture::own(),
+        pod_user: PodUser::Id(65532),
         environment: BTreeMap::new(),
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],

@@ -1,13 +1,16 @@
 //! All pods comply with the Pod Security Standard *restricted*, except the builder container, which complies with *baseline*
 //! (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>).
 
+use alustan_core::settings::PodUser;
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, HostPathVolumeSource, PodSpec, SecurityContext, Volume,
 };
+use rstest::rstest;
 use serde_json::Value;
 
 use super::objects::{CreatedObjects, appended, pod, rich};
 use crate::fixtures::{Edit as _, terraform};
+use crate::world::World;
 
 const BASELINE_CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
@@ -227,6 +230,39 @@ fn builds_by_append_are_restricted() {
         let pod = pod(created.job("build"));
         assert_eq!(restricted(&pod), none);
         assert_eq!(pod.automount_service_account_token, Some(false));
+    }
+}
+
+/// Returns user, group and `fsGroup` that a pod and its containers except kaniko set.
+fn users(pod: &PodSpec) -> Vec<Option<i64>> {
+    let security = pod.security_context.clone().unwrap();
+    assert_eq!((security.run_as_user, security.run_as_group), (None, None));
+    let containers = containers(pod)
+        .filter_map(|container| container.security_context.as_ref())
+        .filter(|security| security.run_as_user != Some(0));
+    let users = containers.flat_map(|security| [security.run_as_user, security.run_as_group]);
+    users.chain([security.fs_group]).collect()
+}
+
+#[rstest]
+#[case::default(PodUser::Id(65_532), Some(65_532))]
+#[case::id(PodUser::Id(1_000_650_000), Some(1_000_650_000))]
+#[case::set_by_the_cluster(PodUser::SetByCluster, None)]
+fn pods_have_the_configured_user(#[case] user: PodUser, #[case] expected: Option<i64>) {
+    let none: [&str; 0] = [];
+    for (tf, is_restricted) in [(appended(rich()), true), (rich(), false)] {
+        let mut world = World::with(tf);
+        world.settings.pod_user = user;
+        let created = CreatedObjects::in_world(world);
+        assert!(created.jobs.len() >= 3);
+        for job in &created.jobs {
+            let pod = pod(job);
+            assert!(users(&pod).len() >= 3);
+            assert!(users(&pod).iter().all(|user| *user == expected));
+            if is_restricted {
+                assert_eq!(restricted(&pod), none);
+            }
+        }
     }
 }
 
