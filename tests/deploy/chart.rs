@@ -51,7 +51,7 @@ const MATRIX: [(&str, &str); 15] = [
     (
         "pod",
         "extraEnv: [{name: HTTPS_PROXY, value: 'http://proxy.test'}, {name: TOKEN, valueFrom: {secretKeyRef: {name: a, key: b}}}]\n\
-         podLabels: {azure.workload.identity/use: 'true'}\npodAnnotations: {a/b: 'c'}\nnodeSelector: {kubernetes.io/os: linux}\n\
+         podLabels: {azure.workload.identity/use: 'true'}\npodAnnotations: {a/b: 'c'}\nnodeSelector: {pool: a}\npodUser: none\n\
          tolerations: [{key: a, operator: Exists}]\npriorityClassName: system-cluster-critical\n\
          affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}\n\
          topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]\n\
@@ -315,6 +315,7 @@ fn operator_pod_is_restricted_with_all_values() {
         assert_eq!(deployments.len(), 1, "{name}");
         let pod = &deployments[0].1["spec"]["template"]["spec"];
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+        assert_eq!(pod["nodeSelector"]["kubernetes.io/os"], "linux", "{name}");
         let seccomp = &pod["securityContext"]["seccompProfile"]["type"];
         assert_eq!(seccomp, "RuntimeDefault", "{name}");
         let container = json!({

@@ -41,3 +41,29 @@ fn network_policies_block_the_metadata_endpoint() {
         }
     }
 }
+
+/// A policy that allows only IPv4 addresses would isolate pods in IPv6 clusters.
+#[test]
+fn network_policies_allow_both_ip_families() {
+    let chart =
+        "networkPolicy: {enabled: true, namespaces: [team, builds]}\nbuilder: {namespace: builds}";
+    for rendered in [
+        usual(chart),
+        kustomize("deploy/kustomize/overlays/prod"),
+        kustomize("deploy/kustomize/namespace"),
+        kustomize("deploy/kustomize/builds"),
+    ] {
+        let families = ["0.0.0.0/0", "::/0"].map(|family| rendered.matches(family).count());
+        assert!(families[0] > 0 && families[0] == families[1], "{rendered}");
+    }
+}
+
+/// A cluster can have another domain than `cluster.local`.
+#[test]
+fn manifests_contain_no_cluster_domain() {
+    let chart = "metacontroller: {enabled: true, tls: {enabled: true}}\n\
+                 monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}}";
+    for rendered in [usual(""), usual(chart), kustomize("deploy/metacontroller")] {
+        assert!(!rendered.contains("cluster.local"), "{rendered}");
+    }
+}

@@ -156,6 +156,22 @@ fn build_namespace_equals_the_overlay() {
     compare(&both, &usual(values));
 }
 
+/// The SCC `restricted-v2` refuses pods that set a user outside of the range of the namespace.
+#[test]
+fn openshift_component_equals_the_release_and_sets_no_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let deploy = from(folder.path(), &root().join("deploy/kustomize"));
+    let text = format!("resources: [{deploy}/base]\ncomponents: [{deploy}/components/openshift]\n");
+    std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
+    let overlay = kustomize(folder.path().to_str().unwrap());
+    for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+        assert!(!overlay.contains(field), "{field}: {overlay}");
+    }
+    let values = "podUser: none\nbuilder: {kind: append}";
+    compare(&overlay, &usual(values));
+    assert!(usual("podUser: 1000650000").contains("runAsUser: 1000650000\n"));
+}
+
 #[test]
 fn monitoring_equals_the_overlay() {
     let base = kustomize("deploy/kustomize/base");

@@ -160,6 +160,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
             json!({"items": {"type": "string", "pattern": "^[^,]+$"}}),
         ),
         ("architecture", json!({"enum": ["", "amd64", "arm64"]})),
+        ("podUser", pod_user()),
         ("certificateAuthorities.key", json!({"minLength": 1})),
         ("watchNamespaces", names.clone()),
         ("maxConcurrentRuns", json!({"minimum": 1})),
@@ -221,6 +222,14 @@ fn engine_pattern() -> String {
         .collect();
     let engines = engines.join("|");
     format!(r"^({engines}):[0-9]+\.[0-9]+\.[0-9]+[^=]*=[^,]+$")
+}
+
+/// Returns the constraint of `podUser`. `--set podUser=1000` sets an integer.
+fn pod_user() -> Value {
+    json!({
+        "type": ["string", "integer"], "pattern": "^(none|[1-9][0-9]{0,9})$",
+        "minimum": 1, "maximum": i32::MAX,
+    })
 }
 
 /// Returns the constraint of `podDefaults`. The operator checks the content of the four keys.
