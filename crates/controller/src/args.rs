@@ -15,10 +15,12 @@ use k8s_openapi::jiff::SignedDuration;
 use crate::pod_defaults;
 
 /// Environment variables with proxy settings. The operator also sets them in builder and runner containers.
-const PROXIES: [&str; 6] = [
+const PROXIES: [&str; 8] = [
+    "ALL_PROXY",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
+    "all_proxy",
     "http_proxy",
     "https_proxy",
     "no_proxy",

@@ -103,6 +103,14 @@ maximum:
     }
 
     #[test]
+    fn runs_and_builds_share_options_by_a_yaml_anchor() {
+        let text = "runs: &all\n  resources: {limits: {cpu: 1}}\nbuilds: *all\n";
+        let policy = parse(text, &BTreeMap::new()).unwrap();
+        assert_eq!(policy.runs.resources.as_ref().unwrap().limits["cpu"].0, "1");
+        assert_eq!(policy.builds, policy.runs);
+    }
+
+    #[test]
     fn invalid_pod_defaults_name_the_field() {
         for (text, expected) in [
             ("runs: [", "invalid YAML"),

@@ -1,7 +1,9 @@
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
@@ -9,8 +11,9 @@ use alustan_runner::build::{ContextRequest, unpack_context};
 use alustan_runner::paths::{Paths, Vars};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use rstest::rstest;
 
-use crate::world::{World, text};
+use crate::world::{World, text, until};
 
 const PLAIN: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\noutput \"a\" { value = terraform_data.a.output }\n";
 
@@ -415,6 +418,59 @@ fn process_that_init_leaves_behind_is_killed() {
     assert_eq!(failure_of(&mut prepare, &paths), None);
     let pid = fs::read_to_string(paths.build.join("src/module/pid")).unwrap();
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid}");
+}
+
+/// Returns the first line of the request that `pull` sends through a proxy in the variable `name`.
+fn request_through_proxy(name: &str, registry: &str) -> String {
+    let world = World::new("");
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", proxy.local_addr().unwrap());
+    let mut pull = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
+        .arg("pull")
+        .env_clear()
+        .env(
+            "ALUSTAN_CONTEXT",
+            format!("{registry}/a@sha256:{}", "0".repeat(64)),
+        )
+        .env("ALUSTAN_DOCKERFILE", "FROM base")
+        .env("ALUSTAN_INSECURE_REGISTRIES", "plain.test")
+        .env("ALUSTAN_TERMINATION_LOG", world.path("log"))
+        .env("ALUSTAN_BUILD_DIR", world.path("build"))
+        .env(name, address)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let mut accepted = None;
+    until("a request", || {
+        accepted = proxy.accept().ok();
+        accepted.is_some()
+    });
+    let (mut connection, _) = accepted.unwrap();
+    connection.set_nonblocking(false).unwrap();
+    let mut line = String::new();
+    BufReader::new(&mut connection)
+        .read_line(&mut line)
+        .unwrap();
+    pull.kill().unwrap();
+    pull.wait().unwrap();
+    line
+}
+
+#[rstest]
+#[case::https("HTTPS_PROXY", "registry.test", "CONNECT registry.test:443 HTTP/1.1")]
+#[case::http("HTTP_PROXY", "plain.test", "GET http://plain.test/v2/ HTTP/1.1")]
+#[case::all_with_tls("ALL_PROXY", "registry.test", "CONNECT registry.test:443 HTTP/1.1")]
+#[case::all("all_proxy", "plain.test", "GET http://plain.test/v2/ HTTP/1.1")]
+fn requests_to_the_registry_use_the_proxy(
+    #[case] variable: &str,
+    #[case] registry: &str,
+    #[case] request: &str,
+) {
+    assert_eq!(
+        request_through_proxy(variable, registry).trim_end(),
+        request
+    );
 }
 
 #[test]
