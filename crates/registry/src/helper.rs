@@ -1,6 +1,7 @@
 //! Credential helpers: programs that provide registry credentials, for example of cloud providers. See
 //! <https://github.com/docker/docker-credential-helpers#development>.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use alustan_api::RegistryProvider;
@@ -17,12 +18,19 @@ use crate::{
 
 /// Maximum number of bytes that are read from stdout, and from stderr, of a credential helper.
 const ANSWER: u64 = 1 << 20;
+/// Environment variable with the path of the CA bundle that programs in Go trust. All helpers in the image of the operator are written in Go.
+const CERTIFICATES: &str = "SSL_CERT_FILE";
 /// Value of `Username` that marks the value of `Secret` as a refresh token.
 const TOKEN: &str = "<token>";
 
-/// Requests the credential for `registry` from the credential helper `program`. An error contains the output of the helper only if the
-/// helper failed, because the output of a successful helper contains the credential.
-pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credential, Error> {
+/// Requests the credential for `registry` from the credential helper `program`. The helper trusts the certificates in the file
+/// `certificates`. An error contains the output of the helper only if the helper failed, because the output of a successful helper contains
+/// the credential.
+pub(crate) async fn credential(
+    program: &str,
+    registry: &str,
+    certificates: Option<&Path>,
+) -> Result<Credential, Error> {
     let failed = |why: String| Error::Helper {
         program: program.to_owned(),
         registry: registry.to_owned(),
@@ -36,6 +44,7 @@ pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credenti
             RegistryProvider::identities()
                 .flat_map(|identity| identity.helper_environment.iter().copied()),
         )
+        .envs(certificates.map(|file| (CERTIFICATES, file)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

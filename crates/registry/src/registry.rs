@@ -48,18 +48,21 @@ impl Registry {
     /// Creates the HTTP clients. The program must have installed a crypto provider for rustls.
     ///
     /// # Errors
-    /// Returns [`Error::Setup`] if no crypto provider is installed, if the system has no trusted certificates, or if a CA certificate is invalid.
+    /// Returns [`Error::Setup`] if no crypto provider is installed, if the system has no trusted certificates, if a CA certificate is invalid, or if
+    /// the CA bundle of credential helpers cannot be written to the temporary folder.
     pub fn new(options: Options) -> Result<Self, Error> {
         let certificates = setup::certificates(&options)?;
         let http = setup::tokens(&options, &certificates)?;
         let reads = setup::reads(&options, &certificates)?;
         let writes = setup::writes(&options, &certificates)?;
+        let helper_certificates = setup::helper_certificates(&options)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 options,
                 http,
                 reads,
                 writes,
+                helper_certificates,
                 sessions: SessionCache::default(),
             }),
         })

@@ -8,7 +8,8 @@ use alustan_api::labels::{self, Component};
 use alustan_api::{BuilderKind, PodOptions, RegistryProvider, Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, LocalObjectReference, PodSpec, PodTemplateSpec, SecurityContext,
+    Capabilities, Container, EnvVar, LocalObjectReference, PodSpec, PodTemplateSpec,
+    SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -25,6 +26,8 @@ const TTL_AFTER_FINISHED: i32 = 3_600;
 const DEADLINE: i64 = 3_600;
 /// Directory in which the kaniko image expects its docker configuration.
 const DOCKER_CONFIG: &str = "/kaniko/.docker";
+/// File with the CA bundle of the operator in the container of kaniko.
+const BUNDLE: &str = "/kaniko-ctx/ca.crt";
 
 /// Name of the container that pushes the image.
 pub const BUILD_CONTAINER: &str = "build";
@@ -220,7 +223,7 @@ fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container 
         image: Some(image),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         args: Some(arguments(tf, build, settings)),
-        env: Some(environment(settings)),
+        env: Some(builder_environment(tf, settings)),
         resources: Some(pod::resources("100m", "128Mi", "1Gi")),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
@@ -235,6 +238,15 @@ fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container 
         volume_mounts: Some(mounts),
         ..Container::default()
     }
+}
+
+/// Returns the environment variables of the container of kaniko. Its credential helpers trust the CA bundle of the operator, in addition to
+/// the certificates in the folders of the image: programs in Go read `SSL_CERT_FILE` and these folders.
+fn builder_environment(tf: &Terraform, settings: &Settings) -> Vec<EnvVar> {
+    let identity = tf.spec.container_registry.provider.identity();
+    let certificates = settings.ca_bundle.as_ref().and(identity);
+    let variable = certificates.map(|_| pod::env("SSL_CERT_FILE", BUNDLE));
+    environment(settings).into_iter().chain(variable).collect()
 }
 
 fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<String> {
@@ -269,8 +281,8 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
     );
     if settings.ca_bundle.is_some() {
         let trusted_hosts = trusted(&repository, &build.image.base);
-        let file = format!("{}/ca.crt", paths::BUILD);
-        arguments.extend(trusted_hosts.map(|host| format!("--registry-certificate={host}={file}")));
+        arguments
+            .extend(trusted_hosts.map(|host| format!("--registry-certificate={host}={BUNDLE}")));
     }
     let identity = tf.spec.container_registry.provider.identity();
     arguments.extend(

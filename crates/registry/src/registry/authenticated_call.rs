@@ -100,7 +100,10 @@ impl Call<'_> {
     async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
         let host = self.host();
         let helper_credential = match (&self.access.credential, &self.access.helper) {
-            (None, Some(program)) => Some(helper::credential(program, self.name.registry()).await?),
+            (None, Some(program)) => {
+                let certificates = self.shared.helper_certificates.as_deref();
+                Some(helper::credential(program, self.name.registry(), certificates).await?)
+            }
             _ => None,
         };
         let request = AuthRequest {

@@ -1,9 +1,13 @@
 //! HTTP clients and trusted certificates.
 
+use std::io::Write as _;
+
 use reqwest::{
     StatusCode, Url,
     redirect::{Action, Attempt, Policy},
 };
+
+use tempfile::{NamedTempFile, TempPath};
 
 use super::options::Options;
 use crate::error::Error;
@@ -26,6 +30,32 @@ pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
         }
     }
     Ok(certificates)
+}
+
+/// Writes the CA bundle of credential helpers: the certificates of the system, followed by those of `options`. `None` without certificates
+/// in `options`: helpers then trust the certificates of the system.
+pub(super) fn helper_certificates(options: &Options) -> Result<Option<TempPath>, Error> {
+    if options.ca_pem.is_empty() {
+        return Ok(None);
+    }
+    let system = openssl_probe::probe().cert_file;
+    let system = system.and_then(|file| std::fs::read_to_string(file).ok());
+    let bundles: Vec<&str> = system
+        .iter()
+        .chain(&options.ca_pem)
+        .map(|bundle| bundle.trim())
+        .collect();
+    let file = NamedTempFile::with_prefix("alustan-ca-").and_then(|mut file| {
+        file.write_all(bundles.join("\n").as_bytes())?;
+        Ok(file.into_temp_path())
+    });
+    let file = file.map_err(|error| {
+        setup(&format!(
+            "failed to write the CA bundle of credential helpers to {}: {error}",
+            std::env::temp_dir().display()
+        ))
+    })?;
+    Ok(Some(file))
 }
 
 /// Builds the HTTP client for token requests.

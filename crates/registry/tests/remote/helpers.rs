@@ -22,7 +22,8 @@ impl FakeHelper {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
         let text = format!(
-            "#!/bin/sh\n[ \"$1\" = get ] || exit 9\nprintf '%s\\n' \"$(cat)\" >>'{path}/asked'\ncat '{path}/answer'\nexit {code}\n"
+            "#!/bin/sh\n[ \"$1\" = get ] || exit 9\nprintf '%s\\n' \"$(cat)\" >>'{path}/asked'\n\
+             cat \"${{SSL_CERT_FILE:-/dev/null}}\" >'{path}/trusted'\ncat '{path}/answer'\nexit {code}\n"
         );
         fs::write(folder.path().join("answer"), answer).unwrap();
         let program = folder.path().join("fake-credential-helper");
@@ -97,6 +98,27 @@ async fn credential_helper_authenticates_pulls_and_pushes() {
         once_each,
         "to push and to pull, by the registry's host"
     );
+}
+
+#[tokio::test]
+async fn credential_helper_trusts_the_ca_bundle_and_the_system() {
+    let (server, helper) = (private(), FakeHelper::printing(&answer(USER, PASSWORD), 0));
+    let trusted = || fs::read_to_string(helper.folder.path().join("trusted")).unwrap();
+    let authority = rcgen::generate_simple_self_signed(["ca.test".to_owned()]).unwrap();
+    let options = Options {
+        ca_pem: vec![authority.cert.pem()],
+        ..Options::default()
+    };
+    for (options, is_extended) in [(options, true), (Options::default(), false)] {
+        let image = tag(&server.host(), "a");
+        let digest = client(options).digest_of(&image, &helper.access()).await;
+        assert_eq!(digest.unwrap(), None);
+        assert_eq!(
+            trusted().trim_end().ends_with(authority.cert.pem().trim()),
+            is_extended
+        );
+        assert!(!is_extended || trusted().matches("BEGIN CERTIFICATE").count() > 1);
+    }
 }
 
 #[tokio::test]

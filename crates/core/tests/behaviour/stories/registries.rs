@@ -189,8 +189,16 @@ fn build_pod_has_cloud_identity_of_its_service_account(
         .with("/containerRegistry/serviceAccountName", "pusher");
     let mut world = World::with(tf);
     world.accounts = BTreeMap::from([("pusher".to_owned(), AccountSeen::Open)]);
+    world.settings.ca_bundle = Some("-----BEGIN CERTIFICATE-----\n".to_owned());
     let job = build_of(world);
     assert!(arguments(&job).contains(&format!("--credential-helpers={kaniko}")));
+    let builder = container(&job, "build").unwrap();
+    let mut env = builder.env.iter().flatten();
+    let certificates = env.find(|variable| variable.name == "SSL_CERT_FILE");
+    assert_eq!(
+        certificates.unwrap().value.as_deref(),
+        Some("/kaniko-ctx/ca.crt")
+    );
     assert_eq!(pod(&job).service_account_name.as_deref(), Some("pusher"));
     assert_eq!(pod(&job).automount_service_account_token, Some(false));
     let path = environment(&job, "ALUSTAN_CREDENTIAL_HELPER").unwrap();
