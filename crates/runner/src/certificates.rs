@@ -16,13 +16,16 @@ const SYSTEM: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// Environment variables from which programs read the path of a CA bundle.
+/// Environment variables from which programs read the path of a CA bundle: Go and OpenSSL, git, curl, Python (also the CLI of Azure), SDKs
+/// and CLI of AWS, the CLI of Google Cloud, Node.js (also CDKTF).
 const READERS: &[&str] = &[
     "SSL_CERT_FILE",
     "GIT_SSL_CAINFO",
     "CURL_CA_BUNDLE",
     "REQUESTS_CA_BUNDLE",
     "AWS_CA_BUNDLE",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    "NODE_EXTRA_CA_CERTS",
 ];
 
 /// Writes the CA certificates of the image and of the operator to `file`. Returns the environment variables with the path of `file`.
@@ -74,6 +77,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "SYSTEM\nEXTRA\n");
         assert_eq!(environment["SSL_CERT_FILE"], file.display().to_string());
         assert!(!environment.contains_key("GIT_SSL_CAINFO"));
+        assert_eq!(environment.len(), READERS.len() - 1);
+        assert!(environment.contains_key("NODE_EXTRA_CA_CERTS"));
         assert!(
             write_bundle(&Vars::new(), &directory.path().join("none"))
                 .unwrap()
