@@ -2,10 +2,12 @@
 //! responses of each replica to `/readyz` and to webhooks.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use alustan_api::Terraform;
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -16,8 +18,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, W
 use serde_json::{Value, json};
 
 use crate::pinned::reports;
-use crate::server::{Server, built, free_ports, spawn_guarded, until};
-use crate::space::Space;
+use crate::server::{Loopback, Server, built, free_ports, spawn_guarded, until};
+use crate::space::{Space, resource, with_all};
 
 /// Number of resources that are destroyed while the leader is killed.
 const MANY: usize = 24;
@@ -30,7 +32,8 @@ const SECRET: &str = "a secret";
 /// A replica: a process of the operator with its own ServiceAccount, by which the audit log distinguishes the replicas.
 struct Replica {
     name: &'static str,
-    port: u16,
+    /// URL of its HTTP server.
+    url: String,
     process: Child,
 }
 
@@ -40,9 +43,13 @@ struct Pair {
 }
 
 impl Pair {
-    /// Starts an API server, and grants the rights of the operator to the `ServiceAccount`s `a` and `b`.
     async fn new() -> Self {
-        let server = Server::of_its_own().await;
+        Self::on(Loopback::V4).await
+    }
+
+    /// Starts an API server at an address of `loopback`, and grants the rights of the operator to the `ServiceAccount`s `a` and `b`.
+    async fn on(loopback: Loopback) -> Self {
+        let server = Server::of_its_own_on(loopback).await;
         for name in ["a", "b"] {
             let account = format!("--serviceaccount={SYSTEM}:{name}");
             let role = ["--clusterrole=alustan-controller", &account];
@@ -66,14 +73,17 @@ impl Pair {
     fn start(&self, name: &'static str, signal: &str, more: &[&str]) -> Replica {
         let program = built("alustan-controller").unwrap();
         let [port] = free_ports();
-        let folder = self.server.folder();
+        let (folder, loopback) = (self.server.folder(), self.server.loopback);
         let mut operator = Command::new(program);
         operator
             .args(["--base-image", "127.0.0.1:1/base:1"])
             .args(["--operator-image", "127.0.0.1:1/operator:1"])
             .args(["--insecure-registry", "127.0.0.1:1"])
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            .args(["--pod-ip", "127.0.0.1", "--pod-name", name])
+            .args([
+                "--listen",
+                &SocketAddr::new(loopback.ip(), port).to_string(),
+            ])
+            .args(["--pod-ip", &loopback.ip().to_string(), "--pod-name", name])
             .arg("--hook-secrets")
             .arg(folder.join("hooks"))
             .arg("--cache-dir")
@@ -84,7 +94,7 @@ impl Pair {
         let process = spawn_guarded(&mut operator, &folder.join(format!("{name}.log")));
         Replica {
             name,
-            port,
+            url: loopback.url("http", port),
             process,
         }
     }
@@ -155,7 +165,7 @@ fn user(name: &str) -> String {
 
 impl Replica {
     async fn get(&self, path: &str) -> Result<String, String> {
-        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        let url = format!("{}{path}", self.url);
         let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
         answer.text().await.map_err(|error| error.to_string())
     }
@@ -193,7 +203,7 @@ impl Replica {
             "project": {"git_http_url": repository, "default_branch": "main"},
         });
         let sent = reqwest::Client::new()
-            .post(format!("http://127.0.0.1:{}/hooks/gitlab", self.port))
+            .post(format!("{}/hooks/gitlab", self.url))
             .header("content-type", "application/json")
             .header("x-gitlab-token", SECRET)
             .header("x-gitlab-event", "Push Hook")
@@ -350,9 +360,41 @@ async fn ha_leader_that_loses_its_lease_exits_and_writes_nothing() {
     assert_eq!(pair.writes("a").len(), before);
 }
 
+/// A cluster with IPv6 only: the addresses of API server, replicas, git server and registry are IPv6 addresses.
+#[tokio::test]
+async fn ha_push_reaches_the_leader_over_ipv6() {
+    let pair = Pair::on(Loopback::V6).await;
+    push_reaches_the_leader(&pair).await;
+    let leader = pair.start("a", "TERM", &[]);
+    leader.is("this replica is the leader").await;
+    let holder = pair.lease().await;
+    let address = &holder.metadata.annotations.unwrap()["alustan.io/address"];
+    assert!(address.starts_with("[::1]:"), "{address}");
+    let space = pair.space().await;
+    let image = "[::1]:1/team/infra";
+    let values =
+        json!({"/gitRepo/url": "https://[::1]:1/a/b", "/containerRegistry/imageName": image});
+    space
+        .apply(&with_all(resource("new"), values))
+        .await
+        .unwrap();
+    let api = space.api::<Terraform>();
+    until("an answer about the repository", async || {
+        let status = api.get("new").await.unwrap().status;
+        let conditions = status.map(|status| status.conditions).unwrap_or_default();
+        let text = serde_json::to_string(&conditions).unwrap();
+        let is_reported = text.contains("RepositoryUnreachable") && text.contains("[::1]:1");
+        is_reported.then_some(()).ok_or(text)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn ha_push_to_any_replica_reaches_the_leader() {
-    let pair = Pair::new().await;
+    push_reaches_the_leader(&Pair::new().await).await;
+}
+
+async fn push_reaches_the_leader(pair: &Pair) {
     let space = pair.space().await;
     space.applied("web").await;
     let mut first = pair.start("a", "KILL", &[]);

@@ -4,7 +4,7 @@
 mod certificates;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,8 +30,31 @@ pub(crate) const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-
 
 const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
 
+/// Loopback network of an API server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loopback {
+    V4,
+    V6,
+}
+
+impl Loopback {
+    /// Returns the loopback address.
+    pub(crate) fn ip(self) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::LOCALHOST.into(),
+            Self::V6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// Returns the URL of the server at `port`.
+    pub(crate) fn url(self, scheme: &str, port: u16) -> String {
+        format!("{scheme}://{}", SocketAddr::new(self.ip(), port))
+    }
+}
+
 /// An API server with the operator's manifests.
 pub(crate) struct Server {
+    pub(crate) loopback: Loopback,
     folder: PathBuf,
     kubectl: PathBuf,
     kubeconfig: Value,
@@ -54,6 +77,10 @@ impl Server {
     /// # Errors
     /// One line with the missing prerequisite and its remedy.
     pub(crate) async fn start() -> Result<Arc<Self>, String> {
+        Self::start_on(Loopback::V4).await
+    }
+
+    async fn start_on(loopback: Loopback) -> Result<Arc<Self>, String> {
         // Ignores an error: another test of this process may have installed the crypto provider of rustls.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let assets = assets()?;
@@ -67,11 +94,12 @@ impl Server {
         let [client, peer, secure] = free_ports();
         let processes = [
             etcd(&assets, &folder, client, peer),
-            api_server(&assets, &folder, client, secure),
+            api_server(&assets, &folder, client, loopback, secure),
         ];
         let server = Self {
             kubectl: assets.join("kubectl"),
-            kubeconfig: kubeconfig(&folder, secure),
+            kubeconfig: kubeconfig(&folder, &loopback.url("https", secure)),
+            loopback,
             _processes: processes,
             folder,
         };
@@ -86,7 +114,15 @@ impl Server {
     /// # Panics
     /// The server does not start.
     pub(crate) async fn of_its_own() -> Arc<Self> {
-        match Self::start().await {
+        Self::of_its_own_on(Loopback::V4).await
+    }
+
+    /// Starts a server for one test, at an address of `loopback`.
+    ///
+    /// # Panics
+    /// The server does not start.
+    pub(crate) async fn of_its_own_on(loopback: Loopback) -> Arc<Self> {
+        match Self::start_on(loopback).await {
             Ok(server) => server,
             Err(problem) => panic!("{problem}"),
         }
@@ -334,7 +370,7 @@ pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
 
 /// Starts etcd without fsync: its data does not outlive the tests.
 fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
-    let (client, peer) = (url("http", client), url("http", peer));
+    let [client, peer] = [client, peer].map(|port| Loopback::V4.url("http", port));
     let mut etcd = Command::new(assets.join("etcd"));
     etcd.arg(format!("--data-dir={}", folder.join("etcd").display()))
         .arg("--unsafe-no-fsync")
@@ -347,13 +383,17 @@ fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
     spawn_guarded(&mut etcd, &folder.join("etcd.log"))
 }
 
-fn api_server(assets: &Path, folder: &Path, etcd: u16, secure: u16) -> Child {
+fn api_server(assets: &Path, folder: &Path, etcd: u16, loopback: Loopback, secure: u16) -> Child {
+    let services = match loopback {
+        Loopback::V4 => "10.96.0.0/16",
+        Loopback::V6 => "fd00:96::/112",
+    };
     let file = |name: &str| folder.join(name).display().to_string();
     let mut server = Command::new(assets.join("kube-apiserver"));
     server
-        .arg(format!("--etcd-servers={}", url("http", etcd)))
-        .arg("--bind-address=127.0.0.1")
-        .arg("--advertise-address=127.0.0.1")
+        .arg(format!("--etcd-servers={}", Loopback::V4.url("http", etcd)))
+        .arg(format!("--bind-address={}", loopback.ip()))
+        .arg(format!("--advertise-address={}", loopback.ip()))
         .arg("--endpoint-reconciler-type=none")
         .arg(format!("--secure-port={secure}"))
         .arg(format!("--tls-cert-file={}", file("server.crt")))
@@ -368,7 +408,7 @@ fn api_server(assets: &Path, folder: &Path, etcd: u16, secure: u16) -> Child {
             "--service-account-signing-key-file={}",
             file("accounts.key")
         ))
-        .arg("--service-cluster-ip-range=10.96.0.0/16")
+        .arg(format!("--service-cluster-ip-range={services}"))
         .arg("--authorization-mode=RBAC")
         .arg(format!("--audit-policy-file={}", file("audit.yaml")))
         .arg(format!("--audit-log-path={}", file("audit.log")))
@@ -376,17 +416,13 @@ fn api_server(assets: &Path, folder: &Path, etcd: u16, secure: u16) -> Child {
     spawn_guarded(&mut server, &folder.join("kube-apiserver.log"))
 }
 
-fn url(scheme: &str, port: u16) -> String {
-    format!("{scheme}://127.0.0.1:{port}")
-}
-
-fn kubeconfig(folder: &Path, port: u16) -> Value {
+fn kubeconfig(folder: &Path, url: &str) -> Value {
     let file = |name: &str| folder.join(name).display().to_string();
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{
             "name": "test",
-            "cluster": {"server": url("https", port), "certificate-authority": file("ca.crt")},
+            "cluster": {"server": url, "certificate-authority": file("ca.crt")},
         }],
         "users": [{
             "name": "admin",

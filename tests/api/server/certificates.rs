@@ -18,7 +18,7 @@ pub(super) fn write(folder: &Path) {
     let authority = Issuer::new(authority, key);
 
     let mut server = params("kube-apiserver", None);
-    server.subject_alt_names = ["127.0.0.1", "localhost"]
+    server.subject_alt_names = ["127.0.0.1", "::1", "localhost"]
         .map(|name| CertificateParams::new(vec![name.to_owned()]).unwrap())
         .into_iter()
         .flat_map(|params| params.subject_alt_names)

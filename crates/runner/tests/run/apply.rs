@@ -2,7 +2,7 @@ use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::{RunKind, RunPhase};
 use serde_json::json;
 
-use crate::world::{World, text};
+use crate::world::{World, make_read_only, text};
 
 /// Module that counts its applies in a file.
 fn counter(world: &World) -> String {
@@ -27,6 +27,29 @@ fn world() -> World {
     let world = World::new("");
     world.write_module("main.tf", &counter(&world));
     world
+}
+
+/// OpenShift assigns a user to each namespace.
+#[test]
+fn any_user_without_home_and_passwd_entry_applies_and_destroys() {
+    let mut world = World::new("");
+    let file = world.path("user").display().to_string();
+    let command = format!(
+        "echo $(id -u) $(id -g) $(getent passwd $(id -u) || echo unknown) >> {file}; touch ~/a || echo read-only >> {file}"
+    );
+    let module = format!(
+        "resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{ command = {} }}\n}}\n",
+        json!(command)
+    );
+    world.write_module("main.tf", &module);
+    for folder in ["home", "module"] {
+        make_read_only(&world.path(folder));
+    }
+    world.user = Some(1_000_650_000);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.read("user"), "1000650000 0 unknown\nread-only\n");
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
 }
 
 #[test]

@@ -18,6 +18,8 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::world::{as_user, make_read_only};
+
 const MODULE: &str =
     "resource \"terraform_data\" \"a\" { input = file(\"${path.module}/run.sh\") }\n";
 const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
@@ -75,37 +77,64 @@ impl Built {
     }
 }
 
+/// Starts `docker-registry` (Debian) with its files in `folder`, on a free port. `more`: further lines of its configuration. Returns the
+/// process and `host:port`.
+fn start_registry(folder: &Path, name: &str, more: &str) -> (Child, String) {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let host = format!("127.0.0.1:{port}");
+    let config = format!(
+        "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: {host}}}\n{more}",
+        folder.join(name).display()
+    );
+    let file = folder.join(format!("{name}.yml"));
+    fs::write(&file, config).unwrap();
+    let registry = Command::new("docker-registry")
+        .arg("serve")
+        .arg(file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("docker-registry: {error}; `make setup` installs it"));
+    let started = Instant::now();
+    while TcpStream::connect(&host).is_err() {
+        assert!(
+            started.elapsed() < Duration::from_mins(1),
+            "no registry at {host}"
+        );
+        std::thread::yield_now();
+    }
+    (registry, host)
+}
+
+/// Pull-through cache of a registry.
+struct PullThroughCache {
+    registry: Child,
+    host: String,
+}
+
+impl PullThroughCache {
+    fn of(place: &Place) -> Self {
+        let upstream = format!("proxy: {{remoteurl: \"http://{}\"}}\n", place.host);
+        let (registry, host) = start_registry(place.folder.path(), "pull-through", &upstream);
+        Self { registry, host }
+    }
+}
+
+impl Drop for PullThroughCache {
+    fn drop(&mut self) {
+        let _ = self.registry.kill();
+        let _ = self.registry.wait();
+    }
+}
+
 impl Place {
-    /// Starts `docker-registry` (Debian) on a free port.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let host = format!("127.0.0.1:{port}");
-        let storage = folder.path().join("registry");
-        let config = format!(
-            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: {host}}}\n",
-            storage.display()
-        );
-        fs::write(folder.path().join("registry.yml"), config).unwrap();
-        let registry = Command::new("docker-registry")
-            .arg("serve")
-            .arg(folder.path().join("registry.yml"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("docker-registry: {error}; `make setup` installs it"));
-        let started = Instant::now();
-        while TcpStream::connect(&host).is_err() {
-            assert!(
-                started.elapsed() < Duration::from_mins(1),
-                "no registry at {host}"
-            );
-            std::thread::yield_now();
-        }
+        let (registry, host) = start_registry(folder.path(), "registry", "");
         let mut place = Self {
             folder,
             registry,
@@ -212,6 +241,16 @@ impl Place {
             RUNNER,
         ]);
         self.build_by(containers, module, tag, &[])
+    }
+
+    /// Builds a runner image like [`Self::build`], as `user` with a read-only home.
+    fn build_as(&self, user: u32, module: &Path, tag: &str) -> Built {
+        let home = self.path("read-only");
+        fs::create_dir_all(&home).unwrap();
+        make_read_only(&home);
+        let mut containers = as_user(user, "sh");
+        containers.args(["-c", CONTAINERS, RUNNER]);
+        self.build_by(containers, module, tag, &[("HOME", home.to_str().unwrap())])
     }
 
     fn build_by(
@@ -375,6 +414,31 @@ fn two_builds_of_one_content_have_one_digest() {
     // The second build runs later and without the provider cache of the first, but pushes the same image.
     fs::remove_dir_all(place.path("cache")).unwrap();
     assert_eq!(place.build(&module, "two", &[]).digest(), first);
+}
+
+#[test]
+fn image_does_not_depend_on_the_user_of_the_build() {
+    let place = Place::new();
+    let module = place.module("module");
+    let first = place.build(&module, "one", &[]).digest();
+    fs::remove_dir_all(place.path("cache")).unwrap();
+    let second = place.build_as(1_000_650_000, &module, "two");
+    assert_eq!(second.digest(), first);
+}
+
+#[test]
+fn base_image_is_read_through_a_pull_through_cache() {
+    let place = Place::new();
+    let module = place.module("module");
+    let cache = PullThroughCache::of(&place);
+    let base = place.base.replace(&place.host, &cache.host);
+    let hosts = format!("{},{}", place.host, cache.host);
+    let environment = [
+        ("ALUSTAN_BASE", base.as_str()),
+        ("ALUSTAN_INSECURE_REGISTRIES", hosts.as_str()),
+    ];
+    let through = place.build(&module, "one", &environment).digest();
+    assert_eq!(place.build(&module, "two", &[]).digest(), through);
 }
 
 #[test]

@@ -39,7 +39,23 @@ pub(crate) struct World {
     pub(crate) context: Option<String>,
     /// Pods of earlier runs that have certainly ended.
     pub(crate) earlier_pods: Vec<String>,
+    /// User id of the pods: see [`as_user`]. Default: the user of the test.
+    pub(crate) user: Option<u32>,
     number: i64,
+}
+
+/// Returns a command that executes `program` as `user` in group 0, as in a pod of OpenShift: without an entry in `/etc/passwd`, and without
+/// capabilities. In the user namespace, the files of the test belong to `user`.
+pub(crate) fn as_user(user: u32, program: &str) -> Command {
+    let mut command = Command::new("unshare");
+    let user = format!("--map-user={user}");
+    command.args(["--user", &user, "--map-group=0", program]);
+    command
+}
+
+/// Makes a folder read-only, for all users except root.
+pub(crate) fn make_read_only(folder: &Path) {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o555)).unwrap();
 }
 
 /// Exit code, output and report of a finished run.
@@ -121,6 +137,7 @@ impl World {
             vars: BTreeMap::new(),
             context: None,
             earlier_pods: Vec::new(),
+            user: None,
             number: 0,
         }
     }
@@ -321,7 +338,11 @@ impl World {
         fs::create_dir(self.path("work")).unwrap();
         let path = |name: &str| self.path(name).display().to_string();
         let search = std::env::var("PATH").unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_alustan-runner"));
+        let runner = env!("CARGO_BIN_EXE_alustan-runner");
+        let mut command = match self.user {
+            Some(user) => as_user(user, runner),
+            None => Command::new(runner),
+        };
         command
             .arg("run")
             .env_clear()
