@@ -59,6 +59,9 @@ pub struct RunReport {
     /// Engine of the run.
     #[serde(default)]
     pub engine: Option<Engine>,
+    /// Number of managed objects in the state at the end of the run. `None` if the run did not read the state.
+    #[serde(default)]
+    pub inventory: Option<i64>,
     /// Names in `spec.variables` that the module does not declare, at most [`MAX_CHANGES`].
     #[serde(default)]
     pub undeclared: Vec<Undeclared>,

@@ -11,6 +11,7 @@
 
 mod history;
 mod inputs;
+mod inventory;
 mod pin;
 mod progress;
 mod record;
@@ -19,13 +20,14 @@ pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
 pub use history::{
     Applied, ApprovalGiven, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InputRuns, Notice, Notices, PendingPlan, PinnedImage, PublishedOutputs, Restored, UnsavedState,
-    WaitingSince,
+    InputRuns, InventoryCount, Notice, Notices, PendingPlan, PinnedImage, PublishedOutputs,
+    Restored, UnsavedState, WaitingSince,
 };
 pub use inputs::{
     ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,
     RunInputs, ScriptTexts, TimeLimits,
 };
+pub use inventory::{Inventory, MAX_OBJECTS, ManagedObject};
 pub use pin::Pin;
 pub use progress::{Claim, Lineage, Output, Outputs, OwnBackend, RunPhase, RunProgress};
 pub use record::{RunRecord, RunSpec, Trigger};
@@ -63,6 +65,8 @@ pub mod key {
     pub const REPORT: &str = "report";
     /// In the run report: [`super::Outputs`] as JSON. Removed when the outputs are published.
     pub const OUTPUTS: &str = "outputs";
+    /// In the run report: [`super::Inventory`] as JSON, gzipped. The controller does not read it. Kept until a run reads the state again.
+    pub const INVENTORY: &str = "inventory";
     /// In the run report: unsaved state, compressed and encrypted with [`KEY`]. A later run removes the unsaved state when it has saved it.
     /// A later run also removes it if the Secret has no space left for the outputs: the state that this run wrote to the backend is newer.
     /// All other writes must keep the unsaved state.

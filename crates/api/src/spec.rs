@@ -69,6 +69,7 @@ const VAR_FILES_HELP: &str =
     printcolumn(name = "Plan", type_ = "string", json_path = ".status.plan.summary", description = "Changes of the last plan: add, change, destroy"),
     printcolumn(name = "Run", type_ = "integer", json_path = ".status.run", description = "Number of the last run"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Objects", type_ = "integer", json_path = ".status.inventory.count", description = "Number of managed objects in the state", priority = 1),
     printcolumn(name = "Revision", type_ = "string", json_path = ".status.source.revision", description = "Git commit", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", description = "Situation and next step", priority = 1)
 )]

@@ -84,6 +84,9 @@ pub struct TerraformStatus {
     /// Dependencies that are not ready. If this resource is deleted: dependents that must be destroyed first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked_by: Vec<BlockedBy>,
+    /// Managed objects in the state. `kubectl alustan resources NAME` lists them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<InventoryStatus>,
     /// Secret and ConfigMap with the outputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsStatus>,
@@ -215,6 +218,16 @@ pub struct QueueStatus {
     /// Position in the queue, refreshed every 5 minutes. The run at position 1 starts next. Positions from 100 on are rounded up to two
     /// significant digits. Example: 130 for position 123.
     pub position: i32,
+}
+
+/// Managed objects in the state.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InventoryStatus {
+    /// Number of managed objects, including deposed ones. Data sources are not included.
+    pub count: i64,
+    /// Number of the run that counted them, at its end. Changes by other clients of the state since then are not included.
+    pub run: i64,
 }
 
 /// Secret and ConfigMap with the outputs.

@@ -24,8 +24,17 @@ pub struct Claimed {
     pub inputs: RunInputs,
     /// Secret key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
-    /// Unsaved state of an earlier run, encrypted, from the run report.
+    /// Entries of earlier runs in the run report.
+    pub earlier: EarlierEntries,
+}
+
+/// Entries of earlier runs in the run report.
+#[derive(Default)]
+pub struct EarlierEntries {
+    /// Unsaved state, encrypted.
     pub unsaved_state: Option<Vec<u8>>,
+    /// Whether the run report lists managed objects.
+    pub has_inventory: bool,
 }
 
 /// Claims the run.
@@ -48,18 +57,21 @@ async fn try_claim(record: &RecordHandle, now: Timestamp) -> Result<Claimed, Rec
     let (current, snapshot) = record.read(patience).await?;
     check_number(current.number, identity).map_err(RecordError::NotOurs)?;
     let claimed = read(identity, current, &snapshot)?;
-    let unsaved_state = record.update(patience, |progress, report| {
+    let earlier = record.update(patience, |progress, report| {
         check(progress, identity).map_err(RecordError::NotOurs)?;
-        let unsaved_state = report.data.get(key::LEFTOVER).cloned();
+        let earlier = EarlierEntries {
+            unsaved_state: report.data.get(key::LEFTOVER).cloned(),
+            has_inventory: report.data.contains_key(key::INVENTORY),
+        };
         if progress.phase == RunPhase::Planning {
-            return Ok(Update::Keep(unsaved_state));
+            return Ok(Update::Keep(earlier));
         }
         progress.phase = RunPhase::Planning;
         progress.claimed_by = Some(our_claim(identity, now));
-        Ok(Update::Write(unsaved_state, Changes::new()))
+        Ok(Update::Write(earlier, Changes::new()))
     });
     Ok(Claimed {
-        unsaved_state: unsaved_state.await?,
+        earlier: earlier.await?,
         ..claimed
     })
 }
@@ -92,7 +104,7 @@ fn read(
             .get(key::KEY)
             .cloned()
             .ok_or_else(|| missing(key::KEY))?,
-        unsaved_state: None,
+        earlier: EarlierEntries::default(),
     })
 }
 

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use alustan_api::Reason;
 use alustan_api::report::{Failure, RunReport, RunResult};
-use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key};
+use alustan_api::run::{
+    Inventory, Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key,
+};
 use alustan_state::retry::Patience;
 use alustan_state::secrets::{Changes, MAX_SECRET_BYTES, Snapshot, to_json};
 use serde::Serialize;
@@ -12,6 +14,7 @@ use serde::Serialize;
 use crate::failure::{cut, transient};
 use crate::log_tail::{self, LogTail};
 use crate::record::{RecordError, RecordHandle, Update, parse};
+use crate::state::inventory;
 
 /// Maximum size of a termination message, in bytes. The kubelet truncates longer messages.
 const MAX_MESSAGE_BYTES: usize = 4096;
@@ -21,6 +24,8 @@ const MAX_MESSAGE_BYTES: usize = 4096;
 pub struct ReportExtras<'a> {
     /// Outputs of the module.
     pub outputs: Option<&'a Outputs>,
+    /// Managed objects in the state.
+    pub inventory: Option<&'a Inventory>,
     /// Id of the state lock to release.
     pub unlock: Option<&'a str>,
     /// Run record at the time of the claim, if the runner had reported the start of changes and the engine then refused to start, because
@@ -94,6 +99,9 @@ pub async fn record(
             extras.note(progress, &report);
             let mut changes = changes(&report, extras.outputs);
             make_room(snapshot, &mut changes);
+            if let Some(inventory) = extras.inventory {
+                inventory::keep(snapshot, &mut changes, inventory);
+            }
             let failed = report.result == RunResult::Failed;
             let log = extras.tail.filter(|_| failed).and_then(LogTail::packed);
             if let Some(log) = log {
@@ -242,6 +250,7 @@ mod tests {
             state_address: None,
             moved_from: None,
             engine: None,
+            inventory: None,
             undeclared: Vec::new(),
             took: StepTimes::default(),
             started_at: Timestamp::UNIX_EPOCH,

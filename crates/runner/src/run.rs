@@ -27,6 +27,7 @@ use crate::run::execute::outcome::{Ended, Findings};
 use crate::run::session::{Parts, Session};
 use crate::secrets::redact::Redactor;
 use crate::secrets::values::of_run;
+use crate::state::inventory;
 
 /// Inputs of [`run`].
 pub struct RunEnvironment {
@@ -101,6 +102,7 @@ pub async fn run(environment: RunEnvironment) -> ExitCode {
         state_address: findings.state_address.take(),
         moved_from: findings.moved_from.take(),
         engine: findings.engine.take(),
+        inventory: findings.inventory.as_ref().map(|inventory| inventory.count),
         undeclared: std::mem::take(&mut findings.undeclared),
         took: findings.took,
         started_at,
@@ -166,6 +168,10 @@ async fn carry_out(
         .changes
         .take()
         .map(|changes| redactor.changes(changes));
+    findings.inventory = findings
+        .inventory
+        .take()
+        .map(|inventory| inventory::redacted(inventory, redactor));
     if let Err(Ended::Failed(failure)) = &ended
         && failure.reason == Reason::StateLocked
     {
@@ -189,6 +195,7 @@ async fn finish(
     let patience = Patience::until(from + environment.commands.grace);
     let extras = ReportExtras {
         outputs: findings.outputs.as_ref(),
+        inventory: findings.inventory.as_ref(),
         unlock: findings.abandoned_lock.as_deref(),
         refused: findings.refused.as_ref(),
         stateless: findings.stateless,

@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod bootstrap;
+pub mod inventory;
 pub mod lineage;
 pub mod lock_info;
 pub mod outputs;

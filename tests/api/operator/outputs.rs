@@ -72,6 +72,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         state_address: None,
         moved_from: None,
         engine: None,
+        inventory: None,
         undeclared: Vec::new(),
         took: StepTimes::default(),
         started_at: Timestamp::now(),

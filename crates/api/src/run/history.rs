@@ -55,6 +55,8 @@ pub struct History {
     pub cache: CacheVolume,
     /// State that a run could not save and no later run has saved.
     pub unsaved: Option<UnsavedState>,
+    /// Managed objects in the state. `None` if no run has reported them.
+    pub inventory: Option<InventoryCount>,
     /// Restore, if this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
     /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
@@ -149,6 +151,16 @@ pub struct Applied {
     /// Objects with the outputs. `None` if the outputs were not published.
     #[serde(default, rename = "handedOn")]
     pub published: Option<PublishedOutputs>,
+}
+
+/// Number of managed objects in the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InventoryCount {
+    /// Number of objects.
+    pub count: i64,
+    /// Number of the run that read the state.
+    pub run: i64,
 }
 
 /// Objects with published outputs.

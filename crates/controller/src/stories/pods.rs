@@ -408,6 +408,7 @@ impl Run<'_> {
             state_address: None,
             moved_from: None,
             engine: None,
+            inventory: None,
             undeclared: Vec::new(),
             took: StepTimes::default(),
             started_at: now,

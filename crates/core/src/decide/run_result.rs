@@ -3,7 +3,7 @@
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    PublishedOutputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+    InventoryCount, PublishedOutputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
 use alustan_api::{Architecture, Reason, Terraform};
 use alustan_backends::address_of;
@@ -225,6 +225,7 @@ fn synthetic_report(
         state_address: None,
         moved_from: None,
         engine: None,
+        inventory: None,
         undeclared: Vec::new(),
         took: StepTimes::default(),
         started_at: run.started_at,
@@ -336,6 +337,13 @@ fn update_history(
         next.engine = engine.cloned().or(next.engine);
     }
     next.architecture = architecture_with(&report, run, reached_apply).or(next.architecture);
+    next.inventory = report
+        .inventory
+        .map(|count| InventoryCount {
+            count,
+            run: report.number,
+        })
+        .or(next.inventory);
     let failure = report.failure.as_ref();
     next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, reached_apply);
     let pull_failure = failure.filter(|failure| failure.reason == Reason::ImagePullBackOff);

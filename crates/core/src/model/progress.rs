@@ -32,6 +32,8 @@ const MAX_APPROVAL_REASONS: usize = 24;
 const MAX_APPROVAL_REASON: usize = 512;
 /// Maximum size of a backend configuration, in bytes of JSON.
 const MAX_BACKEND: usize = 64 << 10;
+/// Maximum number of managed objects in a report. A managed state has at most 256 MiB, so the number is larger than any real one.
+pub const MAX_INVENTORY: i64 = 10_000_000;
 /// Maximum duration of a step, in milliseconds: 400 days.
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
 /// Maximum size of a failure message, in bytes.
@@ -252,6 +254,9 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         state_address: reported.state_address.as_deref().map(address),
         moved_from: reported.moved_from.as_deref().map(address),
         engine: reported.engine.as_ref().map(engine),
+        inventory: reported
+            .inventory
+            .map(|count| count.clamp(0, MAX_INVENTORY)),
         undeclared: reported
             .undeclared
             .iter()

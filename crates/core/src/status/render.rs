@@ -4,8 +4,8 @@ use alustan_api::conditions::{self, Convergence, Kind, Verdict};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{
-    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus, Reason,
-    RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
+    AppliedStatus, DriftStatus, Engine, ImageStatus, InventoryStatus, LockStatus, OutputsStatus,
+    PlanStatus, Reason, RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -122,6 +122,10 @@ impl View<'_> {
             // The dispatcher, which starts the queued runs, sets this field later.
             queue: None,
             blocked_by: dependencies::blocked_by(self.stack),
+            inventory: self.history.inventory.map(|inventory| InventoryStatus {
+                count: inventory.count,
+                run: inventory.run,
+            }),
             outputs: self.history.applied.as_ref().and_then(|applied| {
                 let published = applied.published.clone()?;
                 Some(OutputsStatus {

@@ -13,6 +13,7 @@ use alustan_api::run::{
 };
 use alustan_api::{Engine, EngineName, Reason, labels, names};
 use alustan_core::model::facts::open_run;
+use alustan_core::model::progress::MAX_INVENTORY;
 use alustan_core::observed::Seen;
 use alustan_core::step::{Decision, Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
@@ -220,6 +221,7 @@ fn report() -> BoxedStrategy<RunReport> {
                     name: EngineName::Terraform,
                     version: text.clone(),
                 }),
+                inventory: Some(number),
                 undeclared: vec![
                     Undeclared {
                         name: text.clone(),
@@ -418,6 +420,11 @@ fn check_report(forged: &RunReport, run: &RunSpec, now: Timestamp) {
             .engine
             .iter()
             .all(|engine| engine.version.len() <= WORD)
+    );
+    assert!(
+        report
+            .inventory
+            .is_none_or(|count| (0..=MAX_INVENTORY).contains(&count))
     );
     assert!(report.undeclared.len() <= 20);
     assert!(

@@ -4,6 +4,7 @@ mod address;
 mod approval;
 mod begin_changes;
 mod goal;
+mod inventory;
 pub(crate) mod outcome;
 mod ownership;
 mod planning;
@@ -63,9 +64,10 @@ impl Session {
             // compares the states at both addresses, and copies the state again if the state at the previous address is newer.
             return done;
         }
+        let pulled = self.find_inventory(kind, &state, result, findings).await;
         findings.lineage = self.lineage_of_ours(&state, result).await;
         if findings.lineage.is_none() {
-            self.record_new_lineage(&state, findings).await;
+            self.record_new_lineage(&state, pulled, findings).await;
         }
         done
     }

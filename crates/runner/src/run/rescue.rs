@@ -150,7 +150,7 @@ impl Session {
     fn unsaved_state_in(&self, location: UnsavedLocation) -> Option<Vec<u8>> {
         match location {
             UnsavedLocation::Report => {
-                let encrypted = self.unsaved_state.as_ref()?;
+                let encrypted = self.earlier.unsaved_state.as_ref()?;
                 let decrypted = unsaved::decrypt(encrypted, &self.key);
                 if let Err(why) = &decrypted {
                     let secret = self.record.identity().report();

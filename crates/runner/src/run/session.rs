@@ -22,7 +22,7 @@ use alustan_api::run::{RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
 use alustan_state::secrets::Secrets;
 
 use crate::certificates;
-use crate::claim::Claimed;
+use crate::claim::{Claimed, EarlierEntries};
 use crate::engine::command::Commands;
 use crate::engine::script::ScriptCommands;
 use crate::engine::{self, EngineProgram, cache, environment};
@@ -73,8 +73,8 @@ pub(crate) struct Session {
     pub(crate) inputs: RunInputs,
     /// Secret key of the resource, for HMACs and encryption.
     pub(crate) key: Vec<u8>,
-    /// Unsaved state of an earlier run, encrypted, from the run report.
-    pub(crate) unsaved_state: Option<Vec<u8>>,
+    /// Entries of earlier runs in the run report.
+    pub(crate) earlier: EarlierEntries,
     /// Working directory: the folder of the module in the writable copy of the context.
     pub(crate) directory: PathBuf,
     /// Executes the commands of the run.
@@ -187,7 +187,7 @@ impl Session {
             claimed: claimed.record,
             inputs,
             key: claimed.key,
-            unsaved_state: claimed.unsaved_state,
+            earlier: claimed.earlier,
             commands,
             server,
             scripts,

@@ -18,6 +18,7 @@ mod destroy;
 mod emptying;
 mod engine;
 mod interruption;
+mod inventory;
 mod locks;
 mod ownership;
 mod prepare;

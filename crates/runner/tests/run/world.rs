@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use alustan_api::Architecture;
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    ApprovalInputs, ApprovedPlan, BackendInputs, EngineArguments, ManagedState, Outputs, PROTOCOL,
-    RunInputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts, StateLock,
-    TimeLimits, Trigger, key,
+    ApprovalInputs, ApprovedPlan, BackendInputs, EngineArguments, Inventory, ManagedState, Outputs,
+    PROTOCOL, RunInputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts,
+    StateLock, TimeLimits, Trigger, key,
 };
 use alustan_state::fake::FakeSecrets;
 use alustan_state::store::Pointer;
@@ -289,12 +289,12 @@ impl World {
             earlier_pods: self.earlier_pods.clone(),
             ..RunRecord::default()
         };
-        let leftover = self
-            .unsaved_state()
-            .map(|leftover| (key::LEFTOVER, leftover));
+        let report = self.secrets.get(REPORT).unwrap_or_default().data;
+        let kept = [key::LEFTOVER, key::INVENTORY]
+            .into_iter()
+            .filter_map(|key| Some((key, report.get(key)?.clone())));
         let progress = [(key::PROGRESS, to_json(&progress(&record)))];
-        self.secrets
-            .put(REPORT, progress.into_iter().chain(leftover));
+        self.secrets.put(REPORT, progress.into_iter().chain(kept));
         let data = [
             (key::RECORD, to_json(&record)),
             (key::INPUTS, to_json(&self.inputs)),
@@ -400,6 +400,19 @@ impl World {
 
     pub(crate) fn outputs(&self) -> Option<Outputs> {
         self.data(key::OUTPUTS)
+    }
+
+    /// Removes the list of managed objects from the report.
+    pub(crate) fn forget_inventory(&self) {
+        self.secrets.put(REPORT, []);
+    }
+
+    /// Returns the list of managed objects in the report.
+    pub(crate) fn inventory(&self) -> Option<Inventory> {
+        let snapshot = self.secrets.get(REPORT)?;
+        let packed = snapshot.data.get(key::INVENTORY)?;
+        let unpacked = flate2::read::GzDecoder::new(packed.as_slice());
+        Some(serde_json::from_reader(unpacked).unwrap())
     }
 
     pub(crate) fn pointer(&self) -> Pointer {

@@ -2,7 +2,7 @@
 
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
-use alustan_api::{Reason, State};
+use alustan_api::{InventoryStatus, Reason, State};
 use alustan_core::model::image::ImageSeen;
 use alustan_core::model::summary::differences;
 use alustan_core::observed::{Answer, OwnJob};
@@ -314,4 +314,34 @@ fn ready_names_variables_that_the_module_does_not_declare() {
          not declare: replica (did you mean replicas?)"
     );
     assert!(world.is_ready());
+}
+
+#[test]
+fn inventory_is_that_of_the_last_run_that_read_the_state() {
+    let mut world = World::new();
+    world.run_to(Stage::Reported);
+    let report = |world: &mut World, count| {
+        let record = world.record.as_mut().unwrap();
+        record.report.as_mut().unwrap().inventory = count;
+    };
+    report(&mut world, Some(12));
+    world.settle();
+    let inventory = Some(InventoryStatus { count: 12, run: 1 });
+    assert_eq!(world.status().inventory, inventory);
+
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Reported);
+    report(&mut world, None);
+    world.settle();
+    assert_eq!(
+        (world.status().run, world.status().inventory),
+        (Some(2), inventory)
+    );
+
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_to(Stage::Reported);
+    report(&mut world, Some(-1));
+    world.settle();
+    let inventory = Some(InventoryStatus { count: 0, run: 3 });
+    assert_eq!(world.status().inventory, inventory);
 }

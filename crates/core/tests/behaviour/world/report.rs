@@ -49,6 +49,7 @@ impl World {
             state_address: None,
             moved_from: None,
             engine: None,
+            inventory: None,
             undeclared: Vec::new(),
             took: StepTimes::default(),
             started_at: self.now,

@@ -1,7 +1,7 @@
 //! Results that a run collects for its report, and causes for which a run ends without a result.
 
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
-use alustan_api::run::{Outputs, OwnBackend, RunRecord, StateLock};
+use alustan_api::run::{Inventory, Outputs, OwnBackend, RunRecord, StateLock};
 use alustan_api::{Engine, Reason};
 
 use crate::failure::transient;
@@ -61,6 +61,8 @@ pub(crate) struct Findings {
     /// State lock of another client that blocked the run.
     pub(crate) lock: Option<StateLock>,
     pub(crate) outputs: Option<Outputs>,
+    /// Managed objects in the state at the end of the run, if the run read the state.
+    pub(crate) inventory: Option<Inventory>,
     pub(crate) state_address: Option<String>,
     /// Previous address of the state, if this run copied the state.
     pub(crate) moved_from: Option<String>,

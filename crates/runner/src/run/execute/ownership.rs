@@ -118,11 +118,14 @@ impl Session {
     }
 
     pub(super) async fn pull(&self) -> Result<StateHead, Failure> {
+        read(&self.pulled().await?)
+    }
+
+    /// Returns the state in the backend. Empty without a state.
+    pub(super) async fn pulled(&self) -> Result<Vec<u8>, Failure> {
         let arguments = vec!["state".into(), "pull".into()];
-        let state = self
-            .engine_output(RunStep::Pull, arguments, Instant::now() + READ_TIMEOUT)
-            .await?;
-        read(&state)
+        self.engine_output(RunStep::Pull, arguments, Instant::now() + READ_TIMEOUT)
+            .await
     }
 
     /// Returns lineage and serial of the state for the id of a plan. Returns empty values if the state cannot be read.
@@ -189,7 +192,14 @@ impl Session {
 
     /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While no
     /// lineage is recorded, runs treat every state at the address as the state of this resource, even a state that another owner created.
-    pub(super) async fn record_new_lineage(&self, state: &StateOwnership, findings: &mut Findings) {
+    ///
+    /// `pulled`: head of the state at the end of the run, if the run read it already.
+    pub(super) async fn record_new_lineage(
+        &self,
+        state: &StateOwnership,
+        pulled: Option<StateHead>,
+        findings: &mut Findings,
+    ) {
         let began = findings.began;
         let noted = if began {
             self.lineage_to_note(state)
@@ -200,7 +210,9 @@ impl Session {
         if noted != Lineage::New || unsaved || self.was_refused() {
             return;
         }
-        let head = if began {
+        let head = if began && pulled.is_some() {
+            pulled
+        } else if began {
             self.head_now().await
         } else {
             state.head.clone()
