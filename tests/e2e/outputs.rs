@@ -48,6 +48,7 @@ async fn outputs_follow_their_configuration_without_an_apply() {
             "keys": {"server": "endpoint", "zones": "zones", "config": "token"},
             "labels": {"argocd.argoproj.io/secret-type": "cluster"},
             "annotations": {"zones": "zones", "example.com/server": "endpoint"},
+            "status": ["zones", "token"],
         });
         scene.apply(&web).await;
         let first = scene.ready("web").await;
@@ -55,6 +56,11 @@ async fn outputs_follow_their_configuration_without_an_apply() {
         let to = first.status.as_ref().unwrap().outputs.as_ref().unwrap();
         assert_eq!(to.secret_name, "cluster");
         assert_eq!(to.config_map_name.as_deref(), Some("told"));
+        assert_eq!(json!(to.values), json!({"zones": ["a", "b"]}));
+        let omitted = json!([{"name": "token", "reason": "OutputSensitive"}]);
+        assert_eq!(json!(to.omitted), omitted);
+        let inventory = first.status.as_ref().unwrap().inventory.unwrap();
+        assert_eq!((inventory.count, inventory.run), (1, run));
         let data = scene.data("cluster").await;
         assert_eq!(data.len(), 3, "{:?}", data.keys());
         assert_eq!(data["server"], "https://api.test");
@@ -98,7 +104,9 @@ async fn outputs_follow_their_configuration_without_an_apply() {
         });
         scene.apply(&web).await;
         let last = scene.wait("web", "the next run", is_over(run + 2)).await;
-        assert_eq!(last.status.as_ref().unwrap().runs[0].trigger, "outputs");
+        let status = last.status.as_ref().unwrap();
+        assert_eq!(status.runs[0].trigger, "outputs");
+        assert!(status.outputs.as_ref().unwrap().values.is_empty());
         assert_eq!(scene.data("web-outputs").await["url"], "https://api.test");
         let map = maps.get("told-2").await.unwrap();
         assert_eq!(map.data.as_ref().unwrap()["url"], "https://api.test");

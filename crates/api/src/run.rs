@@ -21,7 +21,7 @@ pub use crate::state_lock::StateLock;
 pub use history::{
     Applied, ApprovalGiven, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
     InputRuns, InventoryCount, Notice, Notices, PendingPlan, PinnedImage, PublishedOutputs,
-    Restored, UnsavedState, WaitingSince,
+    Restored, StatusOutputs, UnsavedState, WaitingSince,
 };
 pub use inputs::{
     ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,

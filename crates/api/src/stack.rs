@@ -220,7 +220,7 @@ pub struct ObjectsGone {
     pub timeout: Duration,
 }
 
-/// Secret and ConfigMap for the outputs of the module.
+/// Secret, ConfigMap and status for the outputs of the module.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
@@ -257,6 +257,13 @@ pub struct OutputsSpec {
     #[x_kube(validation = Rule::new(ANNOTATIONS).message(ANNOTATIONS_HELP))]
     #[x_kube(validation = Rule::new(OUR_ANNOTATIONS).message(OUR_ANNOTATIONS_HELP))]
     pub annotations: BTreeMap<String, String>,
+    /// Names of outputs whose values are copied to `status.outputs.values`, for example for kro or Crossplane. Example: `[url, vpc_id]`.
+    /// Users who can read the resource can read the values. Outputs that the module marks as sensitive are never copied. Limits: at most 64
+    /// outputs, in total 16 KiB of JSON, 1,000 JSON values, and 32 levels of nesting. `status.outputs.omitted` and condition `Ready` name each
+    /// output that is not copied, with the reason. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    pub status: Vec<String>,
 }
 
 /// Resource that blocks this resource: a dependency that is not ready, or a dependent of a deleted resource.

@@ -1,12 +1,16 @@
 //! Status of a `Terraform` resource.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
+use crate::output_value::OutputValue;
 use crate::run_kind::RunKind;
+use crate::spec::Anything;
 use crate::stack::BlockedBy;
 
 /// State of a resource.
@@ -87,7 +91,7 @@ pub struct TerraformStatus {
     /// Managed objects in the state. `kubectl alustan resources NAME` lists them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inventory: Option<InventoryStatus>,
-    /// Secret and ConfigMap with the outputs.
+    /// Secret and ConfigMap with the outputs, and the values of the outputs in `spec.outputs.status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsStatus>,
     /// Address of the state. Example: `s3://bucket/key`.
@@ -230,7 +234,7 @@ pub struct InventoryStatus {
     pub run: i64,
 }
 
-/// Secret and ConfigMap with the outputs.
+/// Secret and ConfigMap with the outputs, and the values of the outputs in `spec.outputs.status`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsStatus {
@@ -239,6 +243,25 @@ pub struct OutputsStatus {
     /// Name of the ConfigMap, if `spec.outputs.configMapName` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_name: Option<String>,
+    /// Values of the outputs in `spec.outputs.status`, with their JSON types, by name of the output, as of the last successful apply.
+    /// Example: `url: https://web.test`. Absent before the first apply.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Anything>", extend("maxProperties" = 64, "x-kubernetes-map-type" = "atomic"))]
+    pub values: BTreeMap<String, OutputValue>,
+    /// Outputs in `spec.outputs.status` that `values` does not contain, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<OmittedOutput>,
+}
+
+/// An output in `spec.outputs.status` whose value is not in the status.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OmittedOutput {
+    /// Name of the output.
+    pub name: String,
+    /// `OutputSensitive`: the module marks the output as sensitive. `OutputNotFound`: the module has no such output, or its value is null.
+    /// `OutputsTooLarge`: the value exceeds the limits of `spec.outputs.status`.
+    pub reason: String,
 }
 
 /// Result of a run.

@@ -288,13 +288,16 @@ gone      missing
         let by_selector = json!({"variablesFrom": [{"terraformRef": {
             "selector": {"matchLabels": {"role": "cluster"}}, "outputs": {"a": "b"},
         }}]});
-        let all = [
-            resource("net", &none, &none),
-            resource("east", &by_name, &json!({"role": "cluster"})),
-            resource("west", &by_name, &json!({"role": "cluster"})),
-            resource("other", &none, &json!({"role": "none"})),
-            resource("fleet", &by_selector, &none),
-        ];
+        let all: Vec<_> = [
+            ("net", &none, &none),
+            ("east", &by_name, &json!({"role": "cluster"})),
+            ("west", &by_name, &json!({"role": "cluster"})),
+            ("other", &none, &json!({"role": "none"})),
+            ("fleet", &by_selector, &none),
+        ]
+        .into_iter()
+        .map(|(name, spec, labels)| resource(name, spec, labels))
+        .collect();
         let graph = Graph::of(&all, &BTreeSet::new());
         let wanted = "net\n├── east\n│   └── fleet\n└── west\n    └── fleet (see above)\nother";
         assert_eq!(names(&graph), wanted);

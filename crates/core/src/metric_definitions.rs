@@ -774,20 +774,21 @@ mod tests {
             tf
         };
         let now = 100_000;
-        let resources = [
-            resource_with(vec![
+        let runs = [
+            vec![
                 run(RunResult::Failed, now - 5),
                 run(RunResult::Failed, now - 20),
-            ]),
-            resource_with(vec![run(RunResult::Failed, now - 3_700)]),
-            resource_with(vec![
+            ],
+            vec![run(RunResult::Failed, now - 3_700)],
+            vec![
                 run(RunResult::Done, now - 5),
                 run(RunResult::Failed, now - 20),
-            ]),
+            ],
             // A time in the future, from a node whose clock is ahead, is handled as recent.
-            resource_with(vec![run(RunResult::Failed, now + 60)]),
-            resource_with(Vec::new()),
+            vec![run(RunResult::Failed, now + 60)],
+            Vec::new(),
         ];
+        let resources: Vec<_> = runs.into_iter().map(resource_with).collect();
         assert_eq!(count(resources.iter().map(Some), at(now)).run_failed, 2);
     }
 

@@ -17,4 +17,5 @@ pub mod restored_record;
 pub mod run_inputs;
 pub mod state_conflict;
 pub mod state_slots;
+pub mod status_outputs;
 pub mod summary;

@@ -4,7 +4,7 @@ use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
 };
-use alustan_api::{ABANDON, Architecture, RunStatus};
+use alustan_api::{ABANDON, Architecture, OutputValue, RunStatus};
 use alustan_core::model::progress;
 use alustan_core::objects::secrets;
 use alustan_core::signature;
@@ -25,6 +25,14 @@ fn json_of(value: &impl Serialize) -> ByteString {
 struct FinishedRun {
     record: Value,
     report: Secret,
+}
+
+/// Returns a value with the types that an API server may store in another form.
+fn nested() -> Value {
+    json!({
+        "ü\u{1F600}": [1, 2.5, 3.0, null, true], "empty": {}, "null": null, "max": u64::MAX,
+        "min": i64::MIN, "text": "<&>\u{0}\n",
+    })
 }
 
 fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun {
@@ -72,17 +80,21 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         state_address: None,
         moved_from: None,
         engine: None,
-        inventory: None,
+        inventory: Some(12),
         undeclared: Vec::new(),
         took: StepTimes::default(),
         started_at: Timestamp::now(),
         finished_at: Timestamp::now(),
     };
-    let output = Output {
-        value: "https://api.test".into(),
-        sensitive: false,
-    };
-    let outputs = Outputs::from([("endpoint".to_owned(), output)]);
+    let outputs: Outputs = [
+        ("endpoint", json!("https://api.test"), false),
+        ("nested", nested(), false),
+        ("large", json!("x".repeat(20_000)), false),
+        ("token", json!("hush"), true),
+    ]
+    .into_iter()
+    .map(|(name, value, sensitive)| (name.to_owned(), Output { value, sensitive }))
+    .collect();
     let progress = RunProgress {
         phase: RunPhase::Reported,
         began: true,
@@ -213,4 +225,70 @@ async fn outputs_never_replace_a_foreign_secret() {
     let data = secrets.get("web-outputs").await.unwrap().data.unwrap();
     assert_eq!(data["endpoint"].0, b"https://api.test");
     operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn selected_outputs_are_stored_in_the_status() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let selecting = |names: Value| with(resource("web"), "/outputs/status", Some(names));
+    let web = selecting(json!(["nested", "endpoint", "token", "large", "typo"]));
+    let run = run_of(&space, 1, &web).boxed_local().await;
+    assert_eq!((run.result.as_str(), run.error), ("Done", None));
+    let raw = space.raw().get("web").await.unwrap();
+    let outputs = &raw.data["status"]["outputs"];
+    let mut stored = nested();
+    // The API server stores an integer beyond 64 bits with sign as a floating-point number.
+    stored["max"] = json!(18_446_744_073_709_552_000.0);
+    stored["ü\u{1F600}"][2] = json!(3);
+    let wanted = json!({"endpoint": "https://api.test", "nested": stored});
+    assert_eq!(outputs["values"], wanted);
+    let omitted = json!([
+        {"name": "token", "reason": "OutputSensitive"},
+        {"name": "large", "reason": "OutputsTooLarge"},
+        {"name": "typo", "reason": "OutputNotFound"},
+    ]);
+    assert_eq!(outputs["omitted"], omitted);
+    assert_eq!(
+        raw.data["status"]["inventory"],
+        json!({"count": 12, "run": 1})
+    );
+    let status = raw.data["status"].to_string();
+    assert!(!status.contains("hush") && !status.contains("xxxx"));
+
+    // The status that is read equals the status that was written: otherwise each reconcile would write it again.
+    let tfs = space.api::<Terraform>();
+    let read = tfs.get("web").await.unwrap().status.unwrap().outputs;
+    assert_eq!(read.unwrap().values["nested"], OutputValue::from(nested()));
+
+    space.apply(&selecting(json!(["endpoint"]))).await.unwrap();
+    wait(
+        &tfs,
+        "web",
+        "the outputs to be removed from the status",
+        |tf| {
+            let outputs = tf
+                .status
+                .as_ref()
+                .and_then(|status| status.outputs.as_ref());
+            outputs.is_some_and(|outputs| outputs.values.len() == 1 && outputs.omitted.is_empty())
+        },
+    )
+    .await;
+    operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn invalid_selection_of_outputs_is_refused() {
+    let space = Operator::shared().await.space().await;
+    let many: Vec<_> = (0..65).map(|number| format!("o{number}")).collect();
+    for names in [
+        json!(many),
+        json!(["a", "a"]),
+        json!([""]),
+        json!(["x".repeat(254)]),
+    ] {
+        let web = with(resource("web"), "/outputs/status", Some(names));
+        space.try_apply(&web).await.unwrap_err();
+    }
 }

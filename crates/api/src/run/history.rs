@@ -9,7 +9,9 @@ use serde_json::Value;
 use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::notification::NotificationEvent;
+use crate::output_value::OutputValue;
 use crate::report::{RunReport, UnsavedPlace};
+use crate::status::OmittedOutput;
 
 /// History: facts of earlier runs that the controller cannot observe again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +153,26 @@ pub struct Applied {
     /// Objects with the outputs. `None` if the outputs were not published.
     #[serde(default, rename = "handedOn")]
     pub published: Option<PublishedOutputs>,
+    /// Outputs for the status.
+    #[serde(default, skip_serializing_if = "StatusOutputs::is_empty")]
+    pub status_outputs: StatusOutputs,
+}
+
+/// Outputs that `spec.outputs.status` selects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusOutputs {
+    /// Values by name of the output.
+    pub values: BTreeMap<String, OutputValue>,
+    /// Selected outputs without a value in [`Self::values`].
+    pub omitted: Vec<OmittedOutput>,
+}
+
+impl StatusOutputs {
+    /// Whether no output was selected.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.omitted.is_empty()
+    }
 }
 
 /// Number of managed objects in the state.
@@ -171,7 +193,7 @@ pub struct PublishedOutputs {
     pub secret: String,
     /// Name of the `ConfigMap`, if `spec.outputs` requests one.
     pub config_map: Option<String>,
-    /// Digest of `keys`, `labels` and `annotations` of `spec.outputs`.
+    /// Digest of `keys`, `labels`, `annotations` and `status` of `spec.outputs`.
     pub how: String,
 }
 

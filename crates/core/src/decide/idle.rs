@@ -3,6 +3,7 @@
 use alustan_api::{Reason, State};
 
 use crate::decide::case::ReconcileCase;
+use crate::model::status_outputs;
 use crate::model::summary::{self, Summary, differences, drifted};
 
 impl ReconcileCase<'_> {
@@ -24,7 +25,10 @@ impl ReconcileCase<'_> {
         let Some(changes) = drifted(&self.history) else {
             let copied_from = self.moved_from();
             let ignored_variables = self.ignored_variables();
-            let message = format!("Terraform applied successfully{copied_from}{ignored_variables}");
+            let omitted_outputs = self.omitted_outputs();
+            let message = format!(
+                "Terraform applied successfully{copied_from}{ignored_variables}{omitted_outputs}"
+            );
             return Summary::ready(State::Success, Reason::Applied, message);
         };
         let differences = differences(changes);
@@ -58,6 +62,26 @@ impl ReconcileCase<'_> {
         let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
         let names = names.join(", ");
         format!("; ignored entries of spec.variables that the module does not declare: {names}")
+    }
+
+    /// Returns a message suffix with the outputs of `spec.outputs.status` that are not in the status.
+    fn omitted_outputs(&self) -> String {
+        let applied = self.history.applied.as_ref();
+        let selected = applied
+            .map(|applied| status_outputs::still_selected(self.tf, &applied.status_outputs))
+            .unwrap_or_default();
+        if selected.omitted.is_empty() {
+            return String::new();
+        }
+        let outputs: Vec<_> = selected
+            .omitted
+            .iter()
+            .map(|output| format!("{} ({})", output.name, output.reason))
+            .collect();
+        format!(
+            "; outputs in spec.outputs.status that are not copied to the status: {}",
+            outputs.join(", ")
+        )
     }
 
     fn not_converging_message(&self, differences: &str) -> String {

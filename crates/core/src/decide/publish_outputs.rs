@@ -1,7 +1,7 @@
 //! Publication of outputs to a Secret and a ConfigMap.
 
 use alustan_api::report::Failure;
-use alustan_api::run::{Output, Outputs, PublishedOutputs};
+use alustan_api::run::{Output, Outputs, PublishedOutputs, StatusOutputs};
 use alustan_api::{Reason, Terraform, labels};
 
 use crate::digest;
@@ -13,6 +13,14 @@ use crate::step::{Object, OutputsObject, Step};
 const MAX_SIZE: usize = 1024 * 1024;
 /// Maximum size of the annotations of an object, in bytes.
 const MAX_ANNOTATIONS_SIZE: usize = 256 * 1024;
+
+/// Published outputs of an apply.
+pub(super) struct Published {
+    /// Secret and `ConfigMap` with the outputs.
+    pub(super) objects: PublishedOutputs,
+    /// Outputs for the status.
+    pub(super) status: StatusOutputs,
+}
 
 /// Returns the steps that write the outputs.
 ///

@@ -3,17 +3,17 @@
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InventoryCount, PublishedOutputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+    InventoryCount, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
 use alustan_api::{Architecture, Reason, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use crate::decide::publish_outputs::{self, delete_unlisted};
+use crate::decide::publish_outputs::{self, Published, delete_unlisted};
 use crate::decide::{approval, state_volume};
 use crate::model::facts::open_run;
-use crate::model::{pod_options, progress};
+use crate::model::{pod_options, progress, status_outputs};
 use crate::objects::{outputs, run_job};
 use crate::observed::{JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
@@ -89,7 +89,10 @@ pub(super) fn record_result(
                         .into_iter()
                         .flat_map(|previous| delete_unlisted(previous, &now)),
                 );
-                published = Ok(Some(now));
+                published = Ok(Some(Published {
+                    objects: now,
+                    status: status_outputs::select(tf, outputs),
+                }));
             }
             Err(failure) => {
                 fail(&mut report, failure);
@@ -326,7 +329,7 @@ fn update_history(
     history: &History,
     run: &RunSpec,
     report: RunReport,
-    published: Result<Option<PublishedOutputs>, String>,
+    published: Result<Option<Published>, String>,
     reached_apply: bool,
     job_uid: Option<String>,
     now: Timestamp,
@@ -366,15 +369,7 @@ fn update_history(
         (RunKind::Apply | RunKind::Plan, RunResult::Done | RunResult::NoChanges)
             if applies(run) =>
         {
-            next.applied = Some(Applied {
-                revision: run.revision.clone(),
-                context: run.context.clone(),
-                config_hash: run.config_hash.clone(),
-                own_hash: run.own_hash.clone(),
-                found: run.found.clone(),
-                at: now,
-                published: published.ok().flatten(),
-            });
+            next.applied = Some(applied(run, published.ok().flatten(), now));
             next.failures = Failures::default();
             next.build_failures = Failures::default();
             next.unfinished = false;
@@ -433,6 +428,23 @@ fn update_history(
         drop_old_reports(&mut next);
     }
     next
+}
+
+/// Returns the successful apply `run`, with its published outputs if there are any.
+fn applied(run: &RunSpec, published: Option<Published>, now: Timestamp) -> Applied {
+    let (published, status_outputs) = published
+        .map(|published| (published.objects, published.status))
+        .unzip();
+    Applied {
+        revision: run.revision.clone(),
+        context: run.context.clone(),
+        config_hash: run.config_hash.clone(),
+        own_hash: run.own_hash.clone(),
+        found: run.found.clone(),
+        at: now,
+        published,
+        status_outputs: status_outputs.unwrap_or_default(),
+    }
 }
 
 /// Drops the oldest reports beyond [`REPORTS`]. Keeps the reports of the run that found drift and of the run with the pending plan.

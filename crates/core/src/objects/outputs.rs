@@ -34,10 +34,16 @@ pub fn name(tf: &Terraform) -> String {
 /// Returns a description of the objects in `spec.outputs` of `tf`: their names, and a digest of the other fields of `spec.outputs`.
 pub fn published_objects(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
+    // Without `status`, the digest is that of earlier versions of the operator, so that an upgrade starts no run.
+    let how = if spec.status.is_empty() {
+        json!([spec.keys, spec.labels, spec.annotations])
+    } else {
+        json!([spec.keys, spec.labels, spec.annotations, spec.status])
+    };
     PublishedOutputs {
         secret: name(tf),
         config_map: spec.config_map_name,
-        how: digest::plain(&json!([spec.keys, spec.labels, spec.annotations])),
+        how: digest::plain(&how),
     }
 }
 

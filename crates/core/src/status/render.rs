@@ -12,7 +12,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::model::image::ImagePlan;
 use crate::model::summary::{Summary, change_counts, differences, drifted};
-use crate::model::{facts, progress};
+use crate::model::{facts, progress, status_outputs};
 use crate::observed::{Answer, SourceSeen, StackSeen};
 use crate::status::dependencies;
 
@@ -126,13 +126,7 @@ impl View<'_> {
                 count: inventory.count,
                 run: inventory.run,
             }),
-            outputs: self.history.applied.as_ref().and_then(|applied| {
-                let published = applied.published.clone()?;
-                Some(OutputsStatus {
-                    secret_name: published.secret,
-                    config_map_name: published.config_map,
-                })
-            }),
+            outputs: self.outputs(),
             state_address: self
                 .history
                 .reports
@@ -141,6 +135,19 @@ impl View<'_> {
             run: self.run_number(),
             runs: self.history.reports.iter().map(run).collect(),
         }
+    }
+
+    /// Returns the objects with the outputs of the last apply, and the values of the outputs that `spec.outputs.status` still selects.
+    fn outputs(&self) -> Option<OutputsStatus> {
+        let applied = self.history.applied.as_ref()?;
+        let published = applied.published.clone()?;
+        let selected = status_outputs::still_selected(self.tf, &applied.status_outputs);
+        Some(OutputsStatus {
+            secret_name: published.secret,
+            config_map_name: published.config_map,
+            values: selected.values,
+            omitted: selected.omitted,
+        })
     }
 
     /// Returns the last known commit. For a suspended resource, it is the commit in the previous status, because the operator does not

@@ -193,6 +193,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
 #[case::annotations("/outputs/annotations", json!({"example.com/server": "endpoint"}))]
 #[case::config_map("/outputs/configMapName", json!("web-values"))]
 #[case::secret("/outputs/secretName", json!("shared"))]
+#[case::status("/outputs/status", json!(["endpoint"]))]
 fn changed_outputs_field_is_applied_while_ready_stays_true(
     #[case] field: &str,
     #[case] value: Value,
@@ -206,7 +207,8 @@ fn changed_outputs_field_is_applied_while_ready_stays_true(
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
     assert_eq!((world.run_number(), world.is_ready()), (2, true));
     assert!(changed_nothing(&world.reconcile()));
-    assert!(world.outputs_secret != before || world.objects.contains("web-values"));
+    let in_status = !world.status().outputs.unwrap().values.is_empty();
+    assert!(world.outputs_secret != before || world.objects.contains("web-values") || in_status);
     assert_eq!(world.real.config, real);
 }
 
@@ -293,4 +295,55 @@ fn oversized_outputs_stall_and_name_the_largest(#[case] spec: Value, #[case] say
     let message = world.status().message;
     assert!(message.contains(says), "{message}");
     assert!(!world.objects.contains("web-outputs"));
+}
+
+/// Returns the values in the status.
+fn status_values(world: &World) -> Value {
+    json!(world.status().outputs.unwrap().values)
+}
+
+#[test]
+fn selected_outputs_are_in_the_status_until_deselected() {
+    let mut world = applied(json!({"status": ["endpoint", "zones", "size", "config", "typo"]}));
+    let values = json!({"endpoint": "https://api.test", "zones": ["a", "b"], "size": 0});
+    assert_eq!(status_values(&world), values);
+    let omitted = json!([
+        {"name": "config", "reason": "OutputSensitive"}, {"name": "typo", "reason": "OutputNotFound"},
+    ]);
+    let status = world.status();
+    assert_eq!(json!(status.outputs.as_ref().unwrap().omitted), omitted);
+    assert_eq!(
+        status.message,
+        "Terraform applied successfully; outputs in spec.outputs.status that are not copied to the \
+         status: config (OutputSensitive), typo (OutputNotFound)"
+    );
+    assert!(!json!(status).to_string().contains("hush"));
+
+    world.restart();
+    world.settle();
+    assert_eq!(status_values(&world), values);
+    assert!(changed_nothing(&world.reconcile()));
+
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.settle();
+    assert_eq!(status_values(&world)["size"], 1);
+
+    world.edit(|tf| tf.with("/suspend", true));
+    world.edit(|tf| tf.with("/outputs/status", json!(["zones"])));
+    world.settle();
+    assert_eq!(status_values(&world), json!({"zones": ["a", "b"]}));
+    assert!(world.status().outputs.unwrap().omitted.is_empty());
+    world.edit(|tf| tf.with("/suspend", false));
+    world.edit(|tf| tf.with("/outputs", Value::Null));
+    world.settle();
+    assert_eq!(status_values(&world), json!({}));
+}
+
+/// `spec.variablesFrom[].terraformRef` refers to keys of the Secret, whatever the status contains.
+#[test]
+fn outputs_in_the_status_do_not_change_the_secret() {
+    let without = applied(json!({"keys": {"server": "endpoint"}}));
+    let with = applied(json!({"keys": {"server": "endpoint"}, "status": ["zones"]}));
+    assert_eq!(with.outputs_secret, without.outputs_secret);
+    assert_eq!(status_values(&with), json!({"zones": ["a", "b"]}));
 }
