@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::{APPLY_AT, RECONCILE_AT, Terraform, labels, names};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -396,6 +397,46 @@ async fn sensitive_outputs_are_shown_only_on_request() {
     let why = run(&space, "outputs web hots").await.failure();
     assert!(
         why.contains("no output hots") && why.contains("host, password"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn resources_lists_the_objects_in_the_run_report() {
+    let space = Space::new().await;
+    apply_as_applied(&space, "web").await;
+    let why = run(&space, "resources web").await.failure();
+    assert!(why.contains("no run has listed the objects of"), "{why}");
+    // One object of two, gzipped.
+    let list = "H4sIAAAAAAACAxXKsQ6AIAyE4Xe5mTi4mPRVjAPSDjoAKcXEEN7dun3/5Qa0Z9AWkErPBloDzKcUTRjklIBy3pKsgfaByKzS3LAlws9vlT+cVctzsahnxTzmByl7kI1cAAAA";
+    let secret = json!({"metadata": {"name": "web-report"}, "data": {"inventory": list}});
+    space.create::<Secret>(secret).await;
+    let output = run(&space, "resources web").await;
+    let CommandOutput { stderr, .. } = &output;
+    assert!(
+        stderr.contains("1 of 2 objects, as of run 7") && stderr.contains("state pull web"),
+        "{stderr}"
+    );
+    assert_eq!(output.success(), "ADDRESS   TYPE   MARKS\nt.a       t\n");
+    let names = run(&space, "resources web -o name").await.success();
+    assert_eq!(names, "t.a\n");
+
+    // A user who may read the resource, but not the Secret.
+    let role = json!({"metadata": {"name": "reads"}, "rules": [
+        {"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get"]},
+    ]});
+    space.create::<Role>(role).await;
+    let binding = json!({
+        "metadata": {"name": "reads"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"}],
+    });
+    space.create::<RoleBinding>(binding).await;
+    let mut command = command(&space, "resources web");
+    let reader = space.server.kubeconfig_file_of("reader");
+    let why = CommandOutput::of(command.env("KUBECONFIG", reader).output().unwrap()).failure();
+    assert!(
+        why.contains("web-report") && why.contains("\"reader\""),
         "{why}"
     );
 }

@@ -9,6 +9,7 @@ use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
 use crate::commands::plan::Plan;
 use crate::commands::reconcile::Reconcile;
+use crate::commands::resources::Resources;
 use crate::commands::restore::Restore;
 use crate::commands::state::State;
 use crate::commands::suspend::{Resume, Suspend};
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Resume(Resume),
     Logs(Logs),
     Outputs(Outputs),
+    Resources(Resources),
     State(State),
     Restore(Restore),
     Adopt(Adopt),
@@ -56,6 +58,7 @@ impl Command {
             Self::Resume(resume) => resume.run(cluster).await,
             Self::Logs(logs) => logs.run(cluster).await,
             Self::Outputs(outputs) => outputs.run(cluster).await,
+            Self::Resources(resources) => resources.run(cluster).await,
             Self::State(state) => state.run(cluster).await,
             Self::Restore(restore) => restore.run(cluster).await,
             Self::Adopt(adopt) => adopt.run(cluster).await,
@@ -86,6 +89,8 @@ mod tests {
     #[case("wait web --timeout -1m")]
     #[case("wait web --revision main")]
     #[case("outputs web -o yaml")]
+    #[case("resources")]
+    #[case("resources web -o text")]
     #[case("state push web")]
     #[case("restore")]
     #[case("unlock web")]
@@ -111,6 +116,7 @@ mod tests {
     #[case("wait web --revision 0f3c9a5 --generation 3")]
     #[case("logs web -f --run 3")]
     #[case("restore web -n team")]
+    #[case("resources web -o wide -n team")]
     #[case("state pull web -n team")]
     #[case("adopt --from tofu-controller web --image-name i -n team")]
     #[case("adopt --from burrito web --image-name i --apply")]

@@ -6,6 +6,7 @@ pub(crate) mod logs;
 pub(crate) mod outputs;
 pub(crate) mod plan;
 pub(crate) mod reconcile;
+pub(crate) mod resources;
 pub(crate) mod restore;
 pub(crate) mod state;
 pub(crate) mod suspend;
