@@ -10,6 +10,7 @@
 )]
 
 mod chart;
+mod compositions;
 mod reach;
 mod rendered;
 mod same;
