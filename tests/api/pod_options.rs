@@ -91,6 +91,7 @@ async fn reserved_names_in_pod_options_are_refused() {
             "docker",
             "git",
             "inject",
+            "registries",
             "tmp",
             "tmp-registry",
             "tokens",

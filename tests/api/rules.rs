@@ -153,6 +153,77 @@ async fn variable_files_are_paths_of_tfvars_files() {
 }
 
 #[tokio::test]
+async fn terraform_registries_are_hosts_with_tokens() {
+    let space = Space::new().await;
+    let field = "/terraformRegistries";
+    let entry = |host: &str| json!({"host": host, "secretRef": {"name": "token"}});
+    let long = ["a".repeat(63).as_str(); 4].join(".");
+    let good = [
+        "registry.example.com",
+        "registry.example.com:8443",
+        "localhost:1",
+        "xn--80akhbyknj4f.test",
+        long.as_str(),
+    ];
+    accepts(&space, field, &good.map(|host| json!([entry(host)]))).await;
+    let many = |count: usize| -> Value {
+        let entries = (0..count).map(|number| entry(&format!("h{number}.test")));
+        entries.collect()
+    };
+    accepts(&space, field, &[json!([]), many(16)]).await;
+    refuses(&space, field, "Too many", &[many(17)]).await;
+    let twice = json!([entry("a.test"), entry("a.test")]);
+    refuses(&space, field, "Duplicate value", &[twice]).await;
+    let bad = [
+        "",
+        "https://a.test",
+        "a.test/",
+        "A.test",
+        "-a.test",
+        "a..test",
+        "a.test:",
+        "a.test:0",
+        "испытание.test",
+    ];
+    let message = "must be a host name in lowercase with an optional port, without a scheme";
+    refuses(
+        &space,
+        field,
+        message,
+        &bad.map(|host| json!([entry(host)])),
+    )
+    .await;
+    let message = "must not have port 443";
+    refuses(&space, field, message, &[json!([entry("a.test:443")])]).await;
+    let longer = format!("{long}.b");
+    refuses(&space, field, "Too long", &[json!([entry(&longer)])]).await;
+
+    let secret = |name: &str, key: &str| json!([{"host": "a.test", "secretRef": {"name": name, "key": key}}]);
+    accepts(&space, field, &[secret("token", "registry.token_1")]).await;
+    let reserved = ["web-run", "web-pin", "web-state-slot-0"].map(|name| secret(name, "key"));
+    let message = "these names are reserved for Secrets of the operator";
+    refuses(&space, field, message, &reserved).await;
+    refuses(
+        &space,
+        field,
+        "must be the name of an object",
+        &[secret("A", "key")],
+    )
+    .await;
+    refuses(&space, field, "must be a valid key", &[secret("a", "k/")]).await;
+    let stored = space
+        .try_apply(&with(
+            resource("web"),
+            field,
+            Some(json!([entry("a.test")])),
+        ))
+        .await
+        .unwrap();
+    let key = &stored["spec"]["terraformRegistries"][0]["secretRef"]["key"];
+    assert_eq!(*key, "token");
+}
+
+#[tokio::test]
 async fn workspace_requires_a_backend_with_workspaces() {
     let space = Space::new().await;
     let good = [json!("default"), json!("staging"), json!("Team_a.1-b")];

@@ -7,6 +7,7 @@
 )]
 
 pub mod architecture;
+pub mod cli_config;
 pub mod conditions;
 pub mod engine;
 mod engine_name;

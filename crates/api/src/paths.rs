@@ -27,14 +27,17 @@ pub const TERMINATION_LOG: &str = "/dev/termination-log";
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
 /// Git credentials in the container that executes `init`, for remote modules.
 pub const GIT: &str = "/alustan-git";
+/// Tokens of module and provider registries in the container that executes `init`, one file per entry of `spec.terraformRegistries`.
+pub const REGISTRIES: &str = "/alustan-registries";
 /// Projected tokens for external audiences in run pods (`spec.runner.tokens`).
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";
 /// Paths at, above and below which no other volume is mounted. `/run` is the target of the link `/var/run` of many images.
-pub const PROTECTED: [&str; 15] = [
+pub const PROTECTED: [&str; 16] = [
     "/alustan",
     DOCKER_CONFIG,
     GIT,
     INJECT,
+    REGISTRIES,
     "/dev",
     "/kaniko",
     BUILD,

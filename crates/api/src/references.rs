@@ -52,3 +52,23 @@ pub struct NameRef {
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub name: String,
 }
+
+/// Key of a Secret with a token, in the namespace of the resource.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRef {
+    /// Name of the Secret.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP), validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
+    pub name: String,
+    /// Key in the data of the Secret. Default: token.
+    #[serde(default = "token")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(KEY).message(KEY_HELP))]
+    pub key: String,
+}
+
+fn token() -> String {
+    "token".to_owned()
+}

@@ -15,6 +15,9 @@ pub const MAX_TEXT: usize = 2000;
 /// Maximum number of changed resources, and of undeclared variables, in a report.
 pub const MAX_CHANGES: usize = 20;
 
+/// Maximum number of hosts of registries in a report.
+pub const MAX_REGISTRY_HOSTS: usize = 32;
+
 /// Report of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,6 +68,9 @@ pub struct RunReport {
     /// Names in `spec.variables` that the module does not declare, at most [`MAX_CHANGES`].
     #[serde(default)]
     pub undeclared: Vec<Undeclared>,
+    /// Hosts of the registries of which the module uses modules or providers, at most [`MAX_REGISTRY_HOSTS`]. `None` if they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry_hosts: Option<Vec<String>>,
     /// Durations of the steps.
     #[serde(default)]
     pub took: StepTimes,

@@ -15,6 +15,7 @@ mod registry;
 mod registry_provider;
 mod runner;
 mod scripts;
+mod terraform_registry;
 
 use std::collections::BTreeMap;
 
@@ -38,6 +39,9 @@ pub use registry::{Builder, BuilderKind, ContainerRegistry, Prune};
 pub use registry_provider::{RegistryProvider, WorkloadIdentity};
 pub use runner::{CacheSpec, IdentityToken, RunnerSpec};
 pub use scripts::{Script, Scripts};
+pub use terraform_registry::{
+    MAX_TERRAFORM_REGISTRIES, TerraformRegistry, check_registry_host, parse_registry_token,
+};
 
 /// Workspace of the engine that every backend has.
 pub const DEFAULT_WORKSPACE: &str = "default";
@@ -155,6 +159,15 @@ pub struct TerraformSpec {
 
     /// Container registry for the runner image of this resource.
     pub container_registry: ContainerRegistry,
+
+    /// Tokens of private registries of modules and providers, by host. Only the step of a build that runs `init` gets the tokens, and
+    /// never an image, a log or a status. A changed token starts no build and no run: the next build uses it. If the module uses neither a
+    /// module nor a provider of a host, condition Ready says so after the next run. Example:
+    /// `[{host: registry.example.com, secretRef: {name: terraform-registry}}]`. At most 16 entries with different hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["host".into()]))]
+    pub terraform_registries: Vec<TerraformRegistry>,
 
     /// Engine, its version, and arguments of its commands. Default: the engine in the base image of the operator (`--base-image`).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,6 +25,7 @@ impl TerraformSpec {
             .iter()
             .chain(backend)
             .chain(environment);
+        let registries = self.terraform_registries.iter();
         let pod = self.runner.iter().flat_map(|runner| &runner.pod);
         let pod = pod
             .flat_map(|pod| &pod.env_from)
@@ -32,6 +33,7 @@ impl TerraformSpec {
         let variables = self.variables_from.iter().flat_map(|from| &from.secret_ref);
         keys.chain(secrets.map(|secret| &secret.name))
             .chain(variables.map(|keys| &keys.name))
+            .chain(registries.map(|registry| &registry.secret_ref.name))
             .chain(pod.map(|secret| &secret.name))
             .any(|used| used == name)
     }
@@ -89,6 +91,9 @@ mod tests {
                 value = json!([value]);
             }
             for property in self.path.iter().rev() {
+                if property == "terraformRegistries[]" {
+                    value["host"] = json!("registry.test");
+                }
                 value = match property.strip_suffix("[]") {
                     Some(list) => json!({ list: [value] }),
                     None => json!({ property: value }),

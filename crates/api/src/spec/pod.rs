@@ -17,11 +17,11 @@ use crate::spec::bounded::{bounded, quantities, strings};
 const NOT_OUR_KEY: &str = "self.all(key, !key.startsWith('alustan.io/'))";
 const NOT_OUR_KEY_HELP: &str =
     "keys alustan.io/… are reserved for labels and annotations of the operator";
-const NOT_OUR_VOLUME: &str = "!(self in ['build', 'cache', 'docker', 'git', 'inject', 'tmp', 'tmp-registry', 'tokens', 'work'])";
-const NOT_OUR_VOLUME_HELP: &str = "must not be build, cache, docker, git, inject, tmp, tmp-registry, tokens or work: these names are reserved for volumes of the operator";
+const NOT_OUR_VOLUME: &str = "!(self in ['build', 'cache', 'docker', 'git', 'inject', 'registries', 'tmp', 'tmp-registry', 'tokens', 'work'])";
+const NOT_OUR_VOLUME_HELP: &str = "must not be build, cache, docker, git, inject, registries, tmp, tmp-registry, tokens or work: these names are reserved for volumes of the operator";
 /// Refuses the paths in [`crate::paths::PROTECTED`], and paths above and below them.
-const NOT_OUR_PATH: &str = "!self.matches('^/(alustan(-docker|-git|-inject)?|dev|kaniko(-ctx)?|proc|run/secrets|sys|tmp|usr/local/bin|var/lib/alustan|var/run/secrets|work)(/|$)') && !self.matches('^/(run|usr|usr/local|var|var/lib|var/run)$')";
-const NOT_OUR_PATH_HELP: &str = "must not be at, above or below a path of the operator: /alustan, /alustan-docker, /alustan-git, /alustan-inject, /dev, /kaniko, /kaniko-ctx, /proc, /run/secrets, /sys, /tmp, /usr/local/bin, /var/lib/alustan, /var/run/secrets, /work";
+const NOT_OUR_PATH: &str = "!self.matches('^/(alustan(-docker|-git|-inject|-registries)?|dev|kaniko(-ctx)?|proc|run/secrets|sys|tmp|usr/local/bin|var/lib/alustan|var/run/secrets|work)(/|$)') && !self.matches('^/(run|usr|usr/local|var|var/lib|var/run)$')";
+const NOT_OUR_PATH_HELP: &str = "must not be at, above or below a path of the operator: /alustan, /alustan-docker, /alustan-git, /alustan-inject, /alustan-registries, /dev, /kaniko, /kaniko-ctx, /proc, /run/secrets, /sys, /tmp, /usr/local/bin, /var/lib/alustan, /var/run/secrets, /work";
 const PATH: &str = r"self.matches('^(/[^/:]+)+$') && !self.matches('/[.][.]?(/|$)')";
 const PATH_HELP: &str =
     "must be an absolute path without '.', '..', ':' and empty parts, such as /etc/company";
