@@ -191,6 +191,14 @@ impl Closure {
         if let Some(Unclear { line, why }) = &facts.unclear {
             self.take_whole(&format!("{}:{line}", file.path), why);
         }
+        if let Some((source, call)) = facts.host_path.as_ref().filter(|_| !file.replaceable) {
+            return Err(Error::ModuleSourceNotAllowed {
+                file: file.path.clone(),
+                line: call.line,
+                module: call.module.clone(),
+                source_path: source.clone(),
+            });
+        }
         for (source, call) in &facts.calls {
             match self.follow_call(file, source, call) {
                 // If the engine reads the call, it reports that the module does not exist.

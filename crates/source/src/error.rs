@@ -163,6 +163,21 @@ pub enum Error {
         /// Value of `source` in the `module` block.
         source_path: String,
     },
+    /// The source of a module is an absolute path or a `file` URL.
+    #[error(
+        "{file}:{line}: module \"{module}\": source `{source_path}` is a path outside of the repository; set a relative path such as \
+         ./modules/network, or a git, registry or https source"
+    )]
+    ModuleSourceNotAllowed {
+        /// File with the `module` block.
+        file: String,
+        /// Line of the `module` block, from 1; 0 in a JSON file.
+        line: usize,
+        /// Name of the `module` block.
+        module: String,
+        /// Value of `source` in the `module` block.
+        source_path: String,
+    },
     /// The source of a local module is not a folder of the repository.
     #[error(
         "{file}:{line}: module \"{module}\": the repository has no folder `{source_path}`{why}"
@@ -296,6 +311,7 @@ impl Error {
             Self::Git { failure, .. } => failure.reason(),
             Self::Timeout { .. } => Reason::GitTimeout,
             Self::PathLeavesRepository { .. } => Reason::PathLeavesRepository,
+            Self::ModuleSourceNotAllowed { .. } => Reason::ModuleSourceNotAllowed,
             Self::ModuleNotFound { .. } => Reason::ModuleNotFound,
             Self::SymlinkLeavesContext { .. } => Reason::SymlinkLeavesContext,
             Self::ContextTooLarge { .. } | Self::PathTooLong { .. } => Reason::ContextTooLarge,
@@ -330,6 +346,7 @@ impl Error {
             | Self::SshKeyInvalid { .. }
             | Self::SshKeyEncrypted
             | Self::PathLeavesRepository { .. }
+            | Self::ModuleSourceNotAllowed { .. }
             | Self::ModuleNotFound { .. }
             | Self::SymlinkLeavesContext { .. }
             | Self::ContextTooLarge { .. }

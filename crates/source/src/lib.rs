@@ -34,6 +34,7 @@ pub use error::{Error, GitFailure};
 pub use fair_semaphore::{FairSemaphore, Permit};
 pub use git::GitAccess;
 pub use known_hosts::BUILT_IN_KNOWN_HOSTS;
+pub use module::facts::is_host_path;
 pub use reference::{CommitId, RefName, Reference, Revision};
 pub use secret::{SecretBytes, SecretString};
 pub use unpack::{UnpackError, UnpackLimits, unpack};

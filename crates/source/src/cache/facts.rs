@@ -38,6 +38,12 @@ impl KnownFacts {
         let texts = facts
             .calls
             .iter()
+            .chain(
+                facts
+                    .host_path
+                    .as_ref()
+                    .map(|(source, call)| (source, call)),
+            )
             .map(|(source, call)| source.len() + call.module.len() + ENTRY);
         let bytes = ENTRY + object.len() + texts.sum::<usize>();
         let mut known = self.0.lock();

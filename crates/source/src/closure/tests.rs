@@ -289,6 +289,64 @@ fn modules_of_tests_of_the_root_module_are_included() {
     assert_eq!(outside, ["x/1/x", "x/2/x"]);
 }
 
+#[rstest]
+#[case::absolute("/alustan-git", true)]
+#[case::url("file:///alustan-git", true)]
+#[case::scheme_in_capitals("FILE:///alustan-git", true)]
+#[case::getter("file::/alustan-git", true)]
+#[case::getter_of_a_relative_path("file::./x", true)]
+#[case::git("git::file:///alustan-git", true)]
+#[case::git_path("git::/alustan-git//sub", true)]
+#[case::https("https://host.test/file:/x.zip", false)]
+#[case::git_https("git::https://host.test/r?ref=file::x", false)]
+#[case::registry("host.test/team/file/aws", false)]
+#[case::scp("git@host.test:file/x.git", false)]
+fn module_source_on_the_host_is_refused(#[case] source: &str, #[case] is_refused: bool) {
+    let module = tree(&["m/a.tf", "m/b.tf.json"]);
+    let json = format!(r#"{{"module": {{"m": {{"source": "{source}"}}}}}}"#);
+    let native = call(source);
+    let wanted = if is_refused {
+        "ModuleSourceNotAllowed"
+    } else {
+        "ok"
+    };
+    for (file, text) in [("m/a.tf", &native), ("m/b.tf.json", &json)] {
+        assert_eq!(
+            reason(close(&module, &[(file, text)], "m", &[])),
+            wanted,
+            "{file}"
+        );
+    }
+    // The engine may not read the call. If it does, the build refuses the source.
+    let replaced = tree(&["m/a.tf", "m/a_override.tf"]);
+    assert_eq!(
+        reason(close(&replaced, &[("m/a.tf", &native)], "m", &[])),
+        "ok"
+    );
+}
+
+#[test]
+fn refused_module_source_is_reported_with_its_block() {
+    let error = close(
+        &tree(&["main.tf"]),
+        &[("main.tf", &call("/etc/ssl"))],
+        "",
+        &[],
+    )
+    .unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.starts_with(
+            "main.tf:1: module \"m\": source `/etc/ssl` is a path outside of the repository; "
+        ),
+        "{message}"
+    );
+    assert!(!error.is_transient());
+    let long = call(&format!("/{}", "x".repeat(5_000)));
+    let error = close(&tree(&["main.tf"]), &[("main.tf", &long)], "", &[]).unwrap_err();
+    assert!(error.to_string().len() < 500);
+}
+
 #[test]
 fn unresolved_module_source_is_reported_with_its_block() {
     let tree = tree(&["a/b/main.tf", "a/file", "sub @"]);
