@@ -52,6 +52,7 @@ fn settings() -> Settings {
         architecture: None,
         own_architecture: Architecture::own(),
         pod_user: PodUser::Id(65532),
+        cli_config: None,
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
         dockerfiles: false,
         identity_registries: Vec::new(),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::pod_defaults;
+use crate::{cli_config, pod_defaults};
 
 /// Environment variables with proxy settings. The operator also sets them in builder and runner containers.
 const PROXIES: [&str; 8] = [
@@ -168,6 +168,11 @@ pub(crate) struct Config {
     /// missing: there are then no defaults, and no options that need permission. It is read when the operator starts.
     #[arg(long, env = "ALUSTAN_POD_DEFAULTS")]
     pub(crate) pod_defaults: Option<PathBuf>,
+    /// File with a CLI configuration of the engine (docs/private-registries.md), usually in the mounted ConfigMap alustan-cli-config:
+    /// `provider_installation` with `network_mirror` and `direct`, and `host`. Builds and runs use it. The file may be missing. It is
+    /// read when the operator starts.
+    #[arg(long = "terraform-cli-config", env = "ALUSTAN_TERRAFORM_CLI_CONFIG")]
+    pub(crate) cli_config_file: Option<PathBuf>,
     /// Directory with the secrets that sign requests to /hooks, usually a mounted Secret, with one secret per file. All secrets are
     /// accepted, so that a new one can be added before the old one is removed. Without this flag, /hooks refuses all requests.
     #[arg(long, env = "ALUSTAN_HOOK_SECRETS")]
@@ -280,7 +285,7 @@ impl Config {
         Ok(engines)
     }
 
-    /// Converts the flags to [`Settings`]. Reads `--ca-file` and the proxy environment variables.
+    /// Converts the flags to [`Settings`]. Reads the files of `--ca-file`, `--pod-defaults` and `--terraform-cli-config`, and the proxy environment variables.
     pub(crate) fn settings(&self) -> Result<Settings> {
         let engines = self.engine_images()?;
         let ca_bundle = self
@@ -308,6 +313,12 @@ impl Config {
                 .with_context(|| format!("--pod-defaults: failed to read {}", file.display()))?,
             None => PodPolicy::default(),
         };
+        let cli_config = match &self.cli_config_file {
+            Some(file) => cli_config::read(file).with_context(|| {
+                format!("--terraform-cli-config: failed to read {}", file.display())
+            })?,
+            None => None,
+        };
         Ok(Settings {
             base_image: self.base_image.clone(),
             engines,
@@ -323,6 +334,7 @@ impl Config {
             architecture: self.architecture,
             own_architecture: Architecture::own(),
             pod_user: self.pod_user,
+            cli_config,
             environment,
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),

@@ -5,6 +5,7 @@ mod args;
 mod attempt;
 mod background_tasks;
 mod call;
+mod cli_config;
 mod clock;
 mod context;
 mod context_builder;

@@ -19,3 +19,4 @@ pub mod state_conflict;
 pub mod state_slots;
 pub mod status_outputs;
 pub mod summary;
+pub mod terraform_registries;

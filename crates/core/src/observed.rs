@@ -259,6 +259,9 @@ pub struct InputsSeen {
     pub pull_config: Option<String>,
     /// Git credentials by file name; set only if images are built in another namespace.
     pub git: BTreeMap<String, Vec<u8>>,
+    /// Tokens of `spec.terraformRegistries`, by their key in a build Secret. If a token changes, the operator counts the failures of builds
+    /// from zero.
+    pub registry_tokens: BTreeMap<String, Vec<u8>>,
 }
 
 /// A commit, and the context of the module at this commit.

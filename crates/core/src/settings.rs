@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use alustan_api::cli_config::CliConfig;
 use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
@@ -39,6 +40,8 @@ pub struct Settings {
     pub own_architecture: Architecture,
     /// `--pod-user`: user of the containers of runs and builds.
     pub pod_user: PodUser,
+    /// `--terraform-cli-config`: CLI configuration of the engine in builds and runs.
+    pub cli_config: Option<CliConfig>,
     /// Environment variables of all containers, for example `HTTPS_PROXY`.
     pub environment: BTreeMap<String, String>,
     /// Whether images may be built from a Dockerfile of the repository.

@@ -32,6 +32,10 @@ fn write_modules(repository: &Path) {
         "module \"m\" { source = \"../../elsewhere\" }\n",
     );
     write("linked/main.tf", "");
+    write(
+        "absolute/main.tf",
+        "module \"m\" { source = \"/etc/ssl\" }\n",
+    );
     symlink("/etc/passwd", repository.join("linked/secrets.txt")).unwrap();
 }
 
@@ -83,6 +87,12 @@ fn sources() -> Vec<Case> {
             vec!["climbs/main.tf:1", "../../elsewhere"],
         ),
         (
+            "absolute",
+            path("absolute"),
+            "ModuleSourceNotAllowed",
+            vec!["absolute/main.tf:1", "/etc/ssl"],
+        ),
+        (
             "linked",
             path("linked"),
             "SymlinkLeavesContext",
@@ -126,7 +136,31 @@ fn registries() -> Vec<Case> {
         vec![("/containerRegistry/secretRef", named)]
     };
     let with_base = |name: &str| vec![("/containerRegistry/baseImage", json!(name))];
+    let token = "spec.terraformRegistries[0].secretRef";
+    let with_token = |name: &str, key: &str| {
+        let reference = json!({"name": name, "key": key});
+        let registry = json!([{"host": "registry.test", "secretRef": reference}]);
+        vec![("/terraformRegistries", registry)]
+    };
     vec![
+        (
+            "no-token-secret",
+            with_token("nope", "x"),
+            "SecretNotFound",
+            vec![token, "nope"],
+        ),
+        (
+            "no-token",
+            with_token("text", "x"),
+            "SecretKeyNotFound",
+            vec![token, "x"],
+        ),
+        (
+            "token-of-words",
+            with_token("text", "words"),
+            "TerraformTokenInvalid",
+            vec![token, "key words of Secret text"],
+        ),
         (
             "seed",
             image(seed),
@@ -241,7 +275,7 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
     let outside = Outside::with_files(folder.path(), write_modules).await;
     space
-        .create::<Secret>(json!({"metadata": {"name": "text"}, "stringData": {"key": PASSWORD}}))
+        .create::<Secret>(json!({"metadata": {"name": "text"}, "stringData": {"key": PASSWORD, "words": format!("{PASSWORD} x")}}))
         .await;
     for (name, value) in [
         ("there", "value".to_owned()),

@@ -82,6 +82,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         engine: None,
         inventory: Some(12),
         undeclared: Vec::new(),
+        registry_hosts: None,
         took: StepTimes::default(),
         started_at: Timestamp::now(),
         finished_at: Timestamp::now(),

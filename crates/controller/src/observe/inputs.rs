@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-use alustan_api::names::DOCKER_CONFIG_KEY;
+use alustan_api::names::{self, DOCKER_CONFIG_KEY};
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
-use alustan_api::{KeyRef, Reason, Script, Terraform};
+use alustan_api::{KeyRef, Reason, Script, Terraform, TokenRef, parse_registry_token};
 use alustan_core::model::pod_options;
+use alustan_core::model::terraform_registries::token_key;
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::observed::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
@@ -52,6 +53,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
     let (mut inputs, missing) = reader.seen(tf, &registry).await?;
+    let tokens = reader.registry_tokens(tf).await?;
     let files = git
         .as_ref()
         .ok()
@@ -61,8 +63,10 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     let missing = [
         git.as_ref().err(),
         registry.as_ref().err(),
+        tokens.as_ref().err(),
         missing.as_ref(),
     ];
+    inputs.registry_tokens = tokens.as_ref().cloned().unwrap_or_default();
     let seen = match missing.into_iter().flatten().next().cloned() {
         Some(failure) => Err(Box::new(Incomplete {
             failure,
@@ -284,6 +288,33 @@ impl Reader<'_> {
             config,
             pulls,
         })))
+    }
+
+    /// Returns the tokens of `spec.terraformRegistries`, by their key in a build Secret.
+    async fn registry_tokens(&self, tf: &Terraform) -> ReadResult<BTreeMap<String, Vec<u8>>> {
+        let mut tokens = BTreeMap::new();
+        for (index, registry) in tf.spec.terraform_registries.iter().enumerate() {
+            let TokenRef { name, key } = &registry.secret_ref;
+            let field = format!("spec.terraformRegistries[{index}].secretRef");
+            if names::is_reserved_secret(name) {
+                continue;
+            }
+            let data = value_or_return!(self.secret(&field, name).await?)
+                .data
+                .unwrap_or_default();
+            let Some(token) = data.get(key) else {
+                return Ok(Err(self.missing_key(&field, "Secret", name, key)));
+            };
+            if let Err(why) = parse_registry_token(&token.0) {
+                let message = format!("{field}: key {key} of Secret {name}: {why}");
+                return Ok(Err(Failure::transient(
+                    Reason::TerraformTokenInvalid,
+                    message,
+                )));
+            }
+            tokens.insert(token_key(index), token.0.clone());
+        }
+        Ok(Ok(tokens))
     }
 
     /// Returns the existing inputs of runs, and the failure of the first missing input.

@@ -410,6 +410,7 @@ impl Run<'_> {
             engine: None,
             inventory: None,
             undeclared: Vec::new(),
+            registry_hosts: None,
             took: StepTimes::default(),
             started_at: now,
             finished_at: now,

@@ -3,8 +3,8 @@
 use alustan_api::{Reason, State};
 
 use crate::decide::case::ReconcileCase;
-use crate::model::status_outputs;
 use crate::model::summary::{self, Summary, differences, drifted};
+use crate::model::{status_outputs, terraform_registries};
 
 impl ReconcileCase<'_> {
     /// Returns the summary of an applied resource for which no run is due.
@@ -26,8 +26,9 @@ impl ReconcileCase<'_> {
             let copied_from = self.moved_from();
             let ignored_variables = self.ignored_variables();
             let omitted_outputs = self.omitted_outputs();
+            let unused = self.unused_registries();
             let message = format!(
-                "Terraform applied successfully{copied_from}{ignored_variables}{omitted_outputs}"
+                "Terraform applied successfully{copied_from}{ignored_variables}{omitted_outputs}{unused}"
             );
             return Summary::ready(State::Success, Reason::Applied, message);
         };
@@ -81,6 +82,18 @@ impl ReconcileCase<'_> {
         format!(
             "; outputs in spec.outputs.status that are not copied to the status: {}",
             outputs.join(", ")
+        )
+    }
+
+    /// Returns a message suffix with the registries of the spec that the module does not use.
+    fn unused_registries(&self) -> String {
+        let unused = terraform_registries::unused(self.tf, self.history.reports.first());
+        if unused.is_empty() {
+            return String::new();
+        }
+        format!(
+            "; the module uses no module and no provider of {}: correct the host, or remove the entry",
+            unused.join(", ")
         )
     }
 

@@ -111,12 +111,18 @@ fn missing_after_build(
     missing(Vec::new(), waiting)
 }
 
-/// Returns the key under which failures of a build are counted. It contains the image tag, the digests of docker configuration and pod
-/// options, and the builder: after a change of one of them, the count starts again.
+/// Returns the key under which failures of a build are counted. It contains the image tag, the digests of credentials and pod options, and
+/// the builder: after a change of one of them, the count starts again.
 fn failure_key(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
-    let credentials = digest::keyed(&case.record.key, &docker);
+    let tokens = inputs
+        .map(|inputs| &inputs.registry_tokens)
+        .filter(|tokens| !tokens.is_empty());
+    let credentials = match tokens {
+        Some(tokens) => digest::keyed(&case.record.key, &(docker, tokens)),
+        None => digest::keyed(&case.record.key, &docker),
+    };
     let short_digest: String = credentials.chars().take(12).collect();
     let registry = &case.tf.spec.container_registry;
     let image = registry

@@ -230,6 +230,7 @@ fn synthetic_report(
         engine: None,
         inventory: None,
         undeclared: Vec::new(),
+        registry_hosts: None,
         took: StepTimes::default(),
         started_at: run.started_at,
         finished_at: now,

@@ -7,7 +7,7 @@ use alustan_api::{Architecture, BuilderKind, Reason, Terraform};
 use serde_json::json;
 
 use crate::digest;
-use crate::model::{base_image, pod_options};
+use crate::model::{base_image, pod_options, terraform_registries};
 use crate::observed::{Answer, BuildSeen, SourceSeen};
 use crate::settings::Settings;
 
@@ -62,11 +62,12 @@ pub struct ImageSeen {
     pub is_pruning_due: bool,
 }
 
-/// Returns the failure if the operator does not support or allow the image settings in the spec of `tf`.
+/// Returns the failure if the operator does not support or allow the settings of builds in the spec of `tf`.
 pub(crate) fn settings_violation(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     identity_not_allowed(tf, settings)
         .or_else(|| dockerfile_not_allowed(tf, settings))
         .or_else(|| dockerfile_unsupported(tf, settings))
+        .or_else(|| terraform_registries::violation(tf))
 }
 
 /// Refuses the use of the operator's cloud identity for a registry that `--identity-registry` does not list, because the identity may also
@@ -149,6 +150,10 @@ pub fn plan(
     // The commands of `init` read them, so images with different values may differ.
     if let (Some(pod), Some(inputs)) = (pod_options::inputs_of_build(tf), inputs.as_object_mut()) {
         inputs.insert("pod".to_owned(), pod);
+    }
+    let registries = terraform_registries::inputs_of_build(tf);
+    if let (Some(registries), Some(inputs)) = (registries, inputs.as_object_mut()) {
+        inputs.insert("registries".to_owned(), registries);
     }
     ImagePlan {
         tag: digest::plain(&inputs).chars().take(40).collect(),

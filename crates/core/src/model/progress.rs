@@ -1,8 +1,8 @@
 //! Validates run reports (rule 12). Module code can use the token of the runner, so a report may contain any bytes.
 
 use alustan_api::report::{
-    ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, RunResult, StepTimes,
-    Undeclared,
+    ChangeSet, Failure, MAX_CHANGES, MAX_REGISTRY_HOSTS, MAX_TEXT, PlanAsks, RunReport, RunResult,
+    StepTimes, Undeclared,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
@@ -263,6 +263,7 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
             .take(MAX_CHANGES)
             .map(undeclared)
             .collect(),
+        registry_hosts: reported.registry_hosts.map(registry_hosts),
         took: StepTimes {
             init: reported.took.init.map(|millis| millis.min(MAX_STEP)),
             plan: reported.took.plan.map(|millis| millis.min(MAX_STEP)),
@@ -328,6 +329,13 @@ fn undeclared(reported: &Undeclared) -> Undeclared {
             .as_deref()
             .map(|name| truncate(name, MAX_VARIABLE)),
     }
+}
+
+/// Validates the hosts of registries. Messages contain only hosts of the spec.
+fn registry_hosts(mut reported: Vec<String>) -> Vec<String> {
+    reported.truncate(MAX_REGISTRY_HOSTS);
+    reported.retain(|host| host.len() <= MAX_NAME);
+    reported
 }
 
 fn changes(mut reported: ChangeSet) -> ChangeSet {

@@ -3,7 +3,7 @@
 //! `init` of the engine evaluates the module, which can read files and execute programs. Therefore, the container that executes `init` has
 //! no registry credentials. It also cannot change the programs and configuration of a container that has registry credentials.
 
-use alustan_api::paths;
+use alustan_api::{cli_config, paths};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, KeyToPath, ProjectedVolumeSource, SecretProjection, SecretVolumeSource,
     Volume, VolumeMount, VolumeProjection,
@@ -13,6 +13,7 @@ use alustan_api::Terraform;
 
 use super::pod;
 use crate::model::image::canonical;
+use crate::model::terraform_registries::token_key;
 use crate::settings::Settings;
 
 /// Volume with the prepared context.
@@ -21,6 +22,8 @@ pub(crate) const VOLUME: &str = "build";
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
+/// Volume with the tokens of `spec.terraformRegistries`.
+const REGISTRIES: &str = "registries";
 /// Volume for `/tmp` of the containers that have the credentials of the registry. Programs in these containers read configuration from
 /// `/tmp` (`HOME=/tmp`). The container of `init` does not mount the volume, so that the module cannot write this configuration.
 const REGISTRY_TMP: &str = "tmp-registry";
@@ -104,6 +107,7 @@ pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
         .into_iter()
         .chain(injected)
         .chain(git_credentials(tf, prepare.build_secret))
+        .chain(registry_tokens(tf, prepare.build_secret))
         .collect()
 }
 
@@ -121,38 +125,70 @@ pub const COMPLETENESS_KEY: &str = "lent";
 /// is required, so that the pod waits until the operator has created the build Secret.
 fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
-    let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
-        secret: Some(SecretProjection {
-            name: name.to_owned(),
-            items: Some(
-                keys.iter()
-                    .map(|(key, path)| KeyToPath {
-                        key: (*key).to_owned(),
-                        path: (*path).to_owned(),
-                        mode: None,
-                    })
-                    .collect(),
-            ),
-            optional: Some(optional),
-        }),
-        ..VolumeProjection::default()
-    };
     let [ssh_key, known_hosts] = SSH_FILES;
     let ssh = repo.ssh_key_secret.iter().map(|ssh| {
         let key = build_secret.map_or(ssh.key.as_str(), |_| ssh_key);
         let keys = [(key, ssh_key), (known_hosts, known_hosts)];
-        secret(build_secret.unwrap_or(&ssh.name), &keys, true)
+        projection(build_secret.unwrap_or(&ssh.name), &keys, true)
     });
     let https = repo.credentials_secret.iter().map(|https| {
         let keys = HTTPS_FILES.map(|key| (key, key));
-        secret(build_secret.unwrap_or(&https.name), &keys, true)
+        projection(build_secret.unwrap_or(&https.name), &keys, true)
     });
     let completeness = build_secret
         .filter(|_| repo.has_credentials())
-        .map(|build_secret| secret(build_secret, &[(COMPLETENESS_KEY, COMPLETENESS_KEY)], false));
-    let sources: Vec<_> = ssh.chain(https).chain(completeness).collect();
+        .map(completeness);
+    credentials(GIT, ssh.chain(https).chain(completeness))
+}
+
+/// Volume with the tokens of `spec.terraformRegistries`, in files named by the index of the entry. Only the container that executes `init`
+/// mounts it. For optional Secrets and the key [`COMPLETENESS_KEY`], see [`git_credentials`].
+fn registry_tokens(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
+    let registries = &tf.spec.terraform_registries;
+    let tokens = registries.iter().enumerate().map(|(index, registry)| {
+        let reference = &registry.secret_ref;
+        let token_key = token_key(index);
+        let key = build_secret.map_or(reference.key.as_str(), |_| &token_key);
+        let file = index.to_string();
+        projection(
+            build_secret.unwrap_or(&reference.name),
+            &[(key, &file)],
+            true,
+        )
+    });
+    let completeness = build_secret
+        .filter(|_| !registries.is_empty())
+        .map(completeness);
+    credentials(REGISTRIES, tokens.chain(completeness))
+}
+
+/// Returns the projection of `keys` of Secret `name`. Each key is followed by the name of its file.
+fn projection(name: &str, keys: &[(&str, &str)], optional: bool) -> VolumeProjection {
+    let items = keys.iter().map(|(key, path)| KeyToPath {
+        key: (*key).to_owned(),
+        path: (*path).to_owned(),
+        mode: None,
+    });
+    VolumeProjection {
+        secret: Some(SecretProjection {
+            name: name.to_owned(),
+            items: Some(items.collect()),
+            optional: Some(optional),
+        }),
+        ..VolumeProjection::default()
+    }
+}
+
+/// Returns the required projection of the key [`COMPLETENESS_KEY`] of a build Secret.
+fn completeness(build_secret: &str) -> VolumeProjection {
+    projection(build_secret, &[(COMPLETENESS_KEY, COMPLETENESS_KEY)], false)
+}
+
+/// Returns volume `name` with the files of `sources`; `None` without sources.
+fn credentials(name: &str, sources: impl Iterator<Item = VolumeProjection>) -> Option<Volume> {
+    let sources: Vec<_> = sources.collect();
     (!sources.is_empty()).then(|| Volume {
-        name: GIT.to_owned(),
+        name: name.to_owned(),
         projected: Some(ProjectedVolumeSource {
             default_mode: Some(0o440),
             sources: Some(sources),
@@ -324,6 +360,17 @@ fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
         env.push(pod::env("ALUSTAN_GIT_CREDENTIALS", paths::GIT));
         env.push(pod::env("ALUSTAN_GIT_URL", &repo.url));
     }
+    let registries = &tf.spec.terraform_registries;
+    if !registries.is_empty() {
+        let hosts: Vec<_> = registries
+            .iter()
+            .map(|registry| registry.host.as_str())
+            .collect();
+        mounts.push(read_only(pod::mount(REGISTRIES, paths::REGISTRIES)));
+        env.push(pod::env("ALUSTAN_REGISTRY_TOKENS", paths::REGISTRIES));
+        env.push(pod::env("ALUSTAN_REGISTRY_HOSTS", hosts.join(",")));
+    }
+    env.extend(cli_config(settings));
     Container {
         name: PREPARE_CONTAINER.to_owned(),
         args: Some(vec!["prepare".to_owned()]),
@@ -361,6 +408,13 @@ pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
 /// Returns the host of a canonical image name.
 pub(crate) fn host(image: &str) -> &str {
     image.split_once('/').map_or(image, |(host, _)| host)
+}
+
+/// Environment variable with the operator-wide CLI configuration, for containers that execute the engine.
+pub(crate) fn cli_config(settings: &Settings) -> Option<EnvVar> {
+    let config = settings.cli_config.as_ref()?;
+    let text = serde_json::to_string(config).ok()?;
+    Some(pod::env(cli_config::VARIABLE, text))
 }
 
 /// Environment variables of every container: proxies and the CA bundle.

@@ -251,6 +251,7 @@ fn container(
         pod::field("ALUSTAN_POD_UID", "metadata.uid"),
     ];
     env.extend(prepare::environment(settings));
+    env.extend(prepare::cli_config(settings));
     let mut mounts = vec![
         pod::mount("cache", paths::CACHE),
         pod::mount("work", paths::WORK),

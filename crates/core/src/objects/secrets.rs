@@ -93,8 +93,8 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// Builds the build Secret for Job `job` in another namespace. It contains docker configuration and git credentials. Returns `None` if the
-/// build has none of them. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with
+/// Builds the build Secret for Job `job` in another namespace. It contains docker configuration, git credentials and tokens of registries of
+/// modules and providers. Returns `None` if the build has none of them. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with
 /// the Job.
 pub fn build_secret(
     tf: &Terraform,
@@ -118,12 +118,17 @@ pub fn build_secret(
         .git
         .iter()
         .map(|(file, text)| (file.clone(), text.clone()));
-    let is_needed =
-        docker.is_some() || !inputs.git.is_empty() || tf.spec.git_repo.has_credentials();
+    let tokens = inputs.registry_tokens.clone();
+    let is_needed = docker.is_some()
+        || !inputs.git.is_empty()
+        || !tokens.is_empty()
+        || tf.spec.git_repo.has_credentials()
+        || !tf.spec.terraform_registries.is_empty();
     let completeness = (COMPLETENESS_KEY.to_owned(), Vec::new());
     let data: BTreeMap<_, _> = docker
         .into_iter()
         .chain(git)
+        .chain(tokens)
         .chain([completeness])
         .map(|(key, value)| (key, ByteString(value)))
         .collect();

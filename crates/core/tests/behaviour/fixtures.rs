@@ -35,6 +35,7 @@ pub(crate) fn settings() -> Settings {
         architecture: None,
         own_architecture: Architecture::own(),
         pod_user: PodUser::Id(65532),
+        cli_config: None,
         environment: BTreeMap::new(),
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],

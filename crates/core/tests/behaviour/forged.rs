@@ -225,10 +225,11 @@ fn report() -> BoxedStrategy<RunReport> {
                 undeclared: vec![
                     Undeclared {
                         name: text.clone(),
-                        similar: Some(text)
+                        similar: Some(text.clone())
                     };
                     40
                 ],
+                registry_hosts: Some(vec![text; 40]),
                 took: StepTimes {
                     init: Some(took),
                     plan: Some(took),
@@ -427,6 +428,8 @@ fn check_report(forged: &RunReport, run: &RunSpec, now: Timestamp) {
             .is_none_or(|count| (0..=MAX_INVENTORY).contains(&count))
     );
     assert!(report.undeclared.len() <= 20);
+    let hosts = report.registry_hosts.as_deref().unwrap_or_default();
+    assert!(hosts.len() <= 32 && hosts.iter().all(|host| host.len() <= 256));
     assert!(
         report
             .undeclared

@@ -44,6 +44,7 @@ mod state;
 mod state_migration;
 mod status;
 mod suspend;
+mod terraform_registries;
 mod unknown_history;
 mod unreadable;
 mod upstream;

@@ -193,6 +193,8 @@ pub(crate) struct World {
     pub(crate) regcred: bool,
     /// Docker configuration in Secret `regcred`.
     pub(crate) docker_config: String,
+    /// Tokens of `spec.terraformRegistries`, by their key in a build Secret.
+    pub(crate) registry_tokens: BTreeMap<String, Vec<u8>>,
     /// Docker configuration from which the operator derives a pull secret. Set if Secret `regcred` cannot be used as pull secret.
     pub(crate) pull_config: Option<String>,
     /// Type of the `backend` block of the module.
@@ -269,6 +271,7 @@ impl World {
             registry_refuses: false,
             regcred: true,
             docker_config: "{}".to_owned(),
+            registry_tokens: BTreeMap::new(),
             pull_config: None,
             module_backend: None,
             script: None,

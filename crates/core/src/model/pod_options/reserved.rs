@@ -11,12 +11,13 @@ use crate::pod_policy::{ARCHITECTURE, LINUX, OPERATING_SYSTEM, SCRATCH};
 use crate::quantity;
 
 /// Names of the volumes of the operator.
-const OWN_VOLUMES: [&str; 9] = [
+const OWN_VOLUMES: [&str; 10] = [
     "build",
     "cache",
     "docker",
     "git",
     "inject",
+    "registries",
     "tmp",
     "tmp-registry",
     "tokens",

@@ -317,6 +317,7 @@ impl World {
             backend: self.backend_secret.clone(),
             docker_config: registry.then(|| self.docker_config.clone()),
             pull_config: self.pull_config.clone().filter(|_| registry),
+            registry_tokens: self.registry_tokens.clone(),
             ..InputsSeen::default()
         };
         let missing = |class, message: &str| failure(class, "SecretNotFound", message);

@@ -51,6 +51,7 @@ impl World {
             engine: None,
             inventory: None,
             undeclared: Vec::new(),
+            registry_hosts: None,
             took: StepTimes::default(),
             started_at: self.now,
             finished_at: self.now,
