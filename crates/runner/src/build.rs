@@ -3,8 +3,8 @@
 //!
 //! The steps run unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so these
 //! containers must not execute files from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute
-//! programs. The container of [`prepare`] has the git credentials. The git credentials never reach the builder or a layer (rule 2). The
-//! same inputs produce the same files, so that an unchanged layer is not pushed again.
+//! programs. The container of [`prepare`] has the git credentials and the tokens of registries of modules and providers. They never reach the
+//! builder or a layer (rule 2). The same inputs produce the same files, so that an unchanged layer is not pushed again.
 //!
 //! With builder kind Kaniko, the containers `pull`, `prepare` and kaniko run one after the other. With builder kind Append, [`build`] pulls
 //! the context while the container of [`prepare`] starts (see [`handover`]).
@@ -19,8 +19,10 @@ mod git;
 mod handover;
 mod layer;
 mod leak;
+mod module_sources;
 mod providers;
 mod registry_access;
+mod registry_tokens;
 mod request;
 
 pub use context::unpack_context;
@@ -34,13 +36,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use alustan_api::Reason;
+use alustan_api::paths::LAYERS;
 use alustan_api::report::{Failure, PrepareReport};
+use alustan_api::{Reason, cli_config};
 use alustan_state::secrets::to_json;
 
 use crate::certificates;
 use crate::engine::command::{Commands, Show, StopPolicy, Task};
-use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, cli_config};
+use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, read_cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::file_system::module_directory;
 use crate::paths::{Paths, Vars};
@@ -51,6 +54,7 @@ use crate::state::backend::{self, Prepared};
 
 use build_folders::{BuildFolders, unwritten};
 use handover::{Connection, HandoverListener};
+use registry_tokens::RegistryTokens;
 use request::ModuleRequest;
 
 /// Time limit of an engine command. The limit includes downloads of providers and modules.
@@ -116,12 +120,15 @@ pub async fn build(paths: &Paths, vars: &Vars) -> ExitCode {
     ended(paths, redacted(&redactor(vars), built))
 }
 
-/// Returns a redactor of the secret values in the environment, in the credentials of the git repository, and in the docker configuration.
+/// Returns a redactor of the secret values in the environment, in the credentials of the git repository, in the tokens of registries of modules
+/// and providers, and in the docker configuration.
 /// Credentials from a credential helper are not masked: the registry client does not print the output of a successful helper.
 fn redactor(vars: &Vars) -> Redactor {
     let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
     let git = git::GitCredentials::read(vars).secrets();
-    Redactor::new(secrets.chain(git).chain(registry_access::secrets(vars)))
+    let tokens = RegistryTokens::read(vars).secrets();
+    let docker = registry_access::secrets(vars);
+    Redactor::new(secrets.chain(git).chain(tokens).chain(docker))
 }
 
 fn redacted(redactor: &Redactor, result: Result<(), Failure>) -> Result<(), Failure> {
@@ -190,14 +197,17 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
             .iter()
             .flat_map(|access| access.environment().clone()),
     );
+    let tokens = RegistryTokens::read(vars);
+    environment.extend(tokens.environment()?);
     let initialised = initialise(paths, commands, environment, &request, &directory).await;
     // Processes that `init` started and that still run could change the files while the next steps check and copy the files.
     if !commands.processes.end_all(LAST_PROCESS).await {
         let message = "failed to kill the processes that init left behind";
         return Err(transient(Reason::PrepareFailed, message));
     }
-    initialised?;
+    initialised.map_err(|failure| tokens.explain(failure))?;
     drop(access);
+    module_sources::check(&directory)?;
     let providers = providers::Providers {
         installed: directory.join(".terraform/providers"),
         base: paths.base_providers.clone(),
@@ -206,14 +216,20 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
     };
     providers.gather().map_err(unwritten)?;
     finish::finish(&folders, &directory).map_err(unwritten)?;
-    let data = directory.join(".terraform");
-    leak::check(&credentials.marks(), [&data, &folders.providers])
+    let marks: Vec<_> = credentials
+        .marks()
+        .into_iter()
+        .chain(tokens.marks())
+        .collect();
+    leak::check(&marks, LAYERS.iter().map(|layer| folders.source(layer)))
 }
 
 fn environment(paths: &Paths, vars: &Vars) -> io::Result<Vars> {
     fs::create_dir_all(&paths.work)?;
     let mirrors = [Mirror::read(&paths.base_providers)];
-    fs::write(paths.cli_config(), cli_config(&mirrors))?;
+    let config = read_cli_config(vars);
+    let text = engine::cli_config(&mirrors, config.as_ref());
+    fs::write(paths.cli_config(), text)?;
     let mut environment = crate::engine::environment(vars, paths);
     environment.extend(certificates::write_bundle(
         vars,
@@ -221,6 +237,7 @@ fn environment(paths: &Paths, vars: &Vars) -> io::Result<Vars> {
     )?);
     environment.remove(certificates::BUNDLE);
     environment.remove(git::BUNDLE);
+    environment.remove(cli_config::VARIABLE);
     Ok(environment)
 }
 

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use alustan_api::EngineName;
+use alustan_api::cli_config::{CliConfig, InstallationMethod, VARIABLE};
 use alustan_state::secrets::to_json;
 
 use crate::paths::{Paths, Vars};
@@ -126,9 +127,20 @@ pub fn packages(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(level)
 }
 
-/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from their mirror, and all other providers are
-/// downloaded from their registry.
-pub fn cli_config(mirrors: &[Mirror]) -> String {
+/// Reads the operator-wide CLI configuration from the environment of the container.
+pub fn read_cli_config(container: &Vars) -> Option<CliConfig> {
+    let text = container.get(VARIABLE)?;
+    let config = serde_json::from_str(text);
+    config
+        .inspect_err(|error| {
+            crate::log!("failed to read the CLI configuration in {VARIABLE}: {error}");
+        })
+        .ok()
+}
+
+/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from their mirror, and all other providers as in
+/// `config`. Without installation methods in `config`, they are downloaded from their registry.
+pub fn cli_config(mirrors: &[Mirror], config: Option<&CliConfig>) -> String {
     let mut text = String::from("disable_checkpoint = true\nprovider_installation {\n");
     let mut all = BTreeSet::new();
     for mirror in mirrors.iter().filter(|mirror| !mirror.providers.is_empty()) {
@@ -141,12 +153,45 @@ pub fn cli_config(mirrors: &[Mirror]) -> String {
         );
         all.extend(mirror.providers.iter().cloned());
     }
-    let _ = if all.is_empty() {
-        writeln!(text, "  direct {{}}\n}}")
-    } else {
-        writeln!(text, "  direct {{\n    exclude = {}\n  }}\n}}", list(&all))
-    };
+    let direct = [InstallationMethod::default()];
+    let methods = config
+        .map(|config| config.installation.as_slice())
+        .filter(|methods| !methods.is_empty());
+    for method in methods.unwrap_or(&direct) {
+        text.push_str(&block(method, &all));
+    }
+    text.push_str("}\n");
+    for (host, services) in config.iter().flat_map(|config| &config.hosts) {
+        let _ = writeln!(text, "host {} {{\n  services = {{", quoted(host));
+        for (id, url) in services {
+            let _ = writeln!(text, "    {} = {}", quoted(id), quoted(url));
+        }
+        text.push_str("  }\n}\n");
+    }
     text
+}
+
+/// Returns the block of an installation method. `mirrored`: providers that the method does not install, because they are in a filesystem
+/// mirror.
+fn block(method: &InstallationMethod, mirrored: &BTreeSet<String>) -> String {
+    let exclude: BTreeSet<_> = method.exclude.iter().chain(mirrored).cloned().collect();
+    let include: BTreeSet<_> = method.include.iter().cloned().collect();
+    let url = method.mirror.as_deref();
+    let url = url.map(|url| format!("    url     = {}\n", quoted(url)));
+    let lists = [("include", include), ("exclude", exclude)]
+        .into_iter()
+        .filter(|(_, patterns)| !patterns.is_empty())
+        .map(|(name, patterns)| format!("    {name} = {}\n", list(&patterns)));
+    let arguments: String = url.into_iter().chain(lists).collect();
+    let name = method
+        .mirror
+        .as_ref()
+        .map_or("direct", |_| "network_mirror");
+    if arguments.is_empty() {
+        format!("  {name} {{}}\n")
+    } else {
+        format!("  {name} {{\n{arguments}  }}\n")
+    }
 }
 
 fn list(items: &BTreeSet<String>) -> String {
@@ -185,6 +230,8 @@ pub fn environment(container: &Vars, paths: &Paths) -> Vars {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -213,7 +260,66 @@ provider_installation {{
 "#,
             base.display()
         );
-        assert_eq!(cli_config(&mirrors), wanted);
+        assert_eq!(cli_config(&mirrors, None), wanted);
+    }
+
+    #[test]
+    fn operator_wide_methods_do_not_install_providers_of_a_mirror() {
+        let directory = tempfile::tempdir().unwrap();
+        let null = "registry.terraform.io/hashicorp/null";
+        fs::create_dir_all(directory.path().join(null)).unwrap();
+        let mirror = Mirror::read(directory.path());
+        let method = |mirror: Option<&str>, exclude: &[&str]| InstallationMethod {
+            mirror: mirror.map(str::to_owned),
+            include: mirror
+                .map(|_| "hashicorp/*".to_owned())
+                .into_iter()
+                .collect(),
+            exclude: exclude
+                .iter()
+                .map(|pattern| (*pattern).to_owned())
+                .collect(),
+        };
+        let url = "https://api.test/modules/";
+        let services = BTreeMap::from([("modules.v1".to_owned(), url.to_owned())]);
+        let config = CliConfig {
+            installation: vec![
+                method(Some("https://mirror.test/"), &[]),
+                method(None, &["hashicorp/*"]),
+            ],
+            hosts: BTreeMap::from([("a.test:8443".to_owned(), services)]),
+        };
+        let container =
+            Vars::from([(VARIABLE.to_owned(), serde_json::to_string(&config).unwrap())]);
+        assert_eq!(read_cli_config(&container), Some(config.clone()));
+        let wanted = format!(
+            r#"  filesystem_mirror {{
+    path    = "{}"
+    include = ["{null}"]
+  }}
+  network_mirror {{
+    url     = "https://mirror.test/"
+    include = ["hashicorp/*"]
+    exclude = ["{null}"]
+  }}
+  direct {{
+    exclude = ["hashicorp/*", "{null}"]
+  }}
+}}
+host "a.test:8443" {{
+  services = {{
+    "modules.v1" = "{url}"
+  }}
+}}
+"#,
+            directory.path().display()
+        );
+        let text = cli_config(&[mirror], Some(&config));
+        assert!(text.ends_with(&wanted), "{text}");
+        let empty = cli_config(&[], Some(&CliConfig::default()));
+        assert_eq!(empty, cli_config(&[], None));
+        let broken = Vars::from([(VARIABLE.to_owned(), "[".to_owned())]);
+        assert_eq!(read_cli_config(&broken), None);
     }
 
     #[test]

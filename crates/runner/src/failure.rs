@@ -147,6 +147,8 @@ fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
         (FailureClass::User, Reason::VariablesInvalid)
     } else if step != RunStep::Apply && (says(INVALID) || refuses_version()) {
         (FailureClass::User, Reason::ModuleInvalid)
+    } else if step == RunStep::Init && says(NO_ACCESS) {
+        (FailureClass::Module, Reason::TerraformRegistryUnauthorized)
     } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
         (FailureClass::Module, Reason::ProviderNotFound)
     } else if says(NO_PROVIDER) {
@@ -269,6 +271,16 @@ const NO_PROVIDER: &[&str] = &[
     "failed to resolve provider packages",
     "invalid provider registry host",
     "inconsistent dependency lock file",
+];
+
+/// Messages of the engine if a registry or a network mirror refuses a token, or requires one.
+const NO_ACCESS: &[&str] = &[
+    "rejected the given authentication credentials",
+    "requires authentication credentials",
+    "error looking up module versions: 401",
+    "error looking up module versions: 403",
+    "failed to request discovery document: 401",
+    "failed to request discovery document: 403",
 ];
 
 /// Messages of the engine if the provider registry does not have the provider or the required version

@@ -3,5 +3,6 @@
 pub mod declarations;
 pub mod environment;
 pub mod files;
+pub mod manifest;
 pub mod tfvars;
 pub mod variables;

@@ -165,6 +165,9 @@ fn size<T: Serialize>(value: &T) -> usize {
 }
 
 fn shrink(report: &mut RunReport) -> bool {
+    if report.registry_hosts.take().is_some() {
+        return true;
+    }
     if let Some(changes) = &mut report.changes
         && !changes.resources.is_empty()
     {
@@ -252,6 +255,7 @@ mod tests {
             engine: None,
             inventory: None,
             undeclared: Vec::new(),
+            registry_hosts: Some(vec!["h".repeat(255); 32]),
             took: StepTimes::default(),
             started_at: Timestamp::UNIX_EPOCH,
             finished_at: Timestamp::UNIX_EPOCH,

@@ -104,6 +104,7 @@ pub async fn run(environment: RunEnvironment) -> ExitCode {
         engine: findings.engine.take(),
         inventory: findings.inventory.as_ref().map(|inventory| inventory.count),
         undeclared: std::mem::take(&mut findings.undeclared),
+        registry_hosts: findings.registry_hosts.take(),
         took: findings.took,
         started_at,
         finished_at: Timestamp::now(),
@@ -157,6 +158,7 @@ async fn carry_out(
     };
     let session = Session::open(parts, claimed).await?;
     findings.undeclared.clone_from(&session.undeclared);
+    findings.registry_hosts.clone_from(&session.registry_hosts);
     let ended = session.execute(kind, findings).await;
     findings.abandoned_lock = session.abandoned_lock();
     findings.took = session.took();

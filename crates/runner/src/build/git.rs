@@ -10,6 +10,7 @@ use std::path::Path;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_source::{GitAccess, HttpsCredentials, RepositoryUrl, SecretBytes, SecretString};
 
+use super::leak::{MIN_MARK_BYTES, Mark};
 use crate::failure::{chain, failure};
 use crate::paths::Vars;
 
@@ -17,8 +18,6 @@ use crate::paths::Vars;
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
 /// Placeholder for the URL of the repository. The operator sets the URL only if the repository has credentials.
 const NOBODY: &str = "https://localhost/none";
-/// Minimum length of a mark (see [`GitCredentials::marks`]), in bytes. A shorter text may occur by chance in a file without credentials.
-const MIN_MARK_BYTES: usize = 12;
 
 /// Credentials for git. Does not implement `Debug`, so that the credentials cannot be printed.
 pub(super) struct GitCredentials {
@@ -59,9 +58,9 @@ impl GitCredentials {
         key.into_iter().chain(password).collect()
     }
 
-    /// Returns marks: texts that a file contains only if the credentials were copied into it. The marks are the longest line of the password
-    /// and the longest line of the ssh key. A line with fewer than [`MIN_MARK_BYTES`] bytes is omitted.
-    pub(super) fn marks(&self) -> Vec<String> {
+    /// Returns marks: the longest line of the password and the longest line of the ssh key. A line with fewer than [`MIN_MARK_BYTES`] bytes is
+    /// omitted.
+    pub(super) fn marks(&self) -> Vec<Mark> {
         self.secrets()
             .iter()
             .filter_map(|secret| {
@@ -70,6 +69,10 @@ impl GitCredentials {
             })
             .map(|line| line.trim().to_owned())
             .filter(|line| line.len() >= MIN_MARK_BYTES)
+            .map(|text| Mark {
+                origin: "the credentials in spec.gitRepo".to_owned(),
+                text,
+            })
             .collect()
     }
 
@@ -152,7 +155,9 @@ mod tests {
         let marks = |key: &str, password: &str| {
             let folder = tempfile::tempdir().unwrap();
             let files = [("ssh-key", key), ("password", password)];
-            GitCredentials::read(&vars(folder.path(), &files)).marks()
+            let marks = GitCredentials::read(&vars(folder.path(), &files)).marks();
+            let texts: Vec<_> = marks.into_iter().map(|mark| mark.text).collect();
+            texts
         };
         let key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADAN\nBg==\n-----END PRIVATE KEY-----\n";
         let wanted = ["MIIEvQIBADAN", "glpat-0123456789"];

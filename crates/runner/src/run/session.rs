@@ -11,25 +11,29 @@ mod state;
 mod workspace;
 
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use alustan_api::Reason;
 use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
+use alustan_api::{Reason, cli_config};
 use alustan_state::secrets::Secrets;
 
 use crate::certificates;
 use crate::claim::{Claimed, EarlierEntries};
 use crate::engine::command::Commands;
 use crate::engine::script::ScriptCommands;
-use crate::engine::{self, EngineProgram, cache, environment};
+use crate::engine::{self, EngineProgram, cache, environment, read_cli_config};
 use crate::failure::user;
 use crate::file_system::module_directory;
 use crate::log;
-use crate::module::{self, declarations, variables};
+use crate::module;
+use crate::module::declarations::{self, Declared};
+use crate::module::manifest::registry_hosts;
+use crate::module::variables::{self, Values};
 use crate::paths::{Paths, Vars};
 use crate::record::RecordHandle;
 use crate::secrets;
@@ -96,6 +100,8 @@ pub(crate) struct Session {
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
+    /// Hosts of the registries of which the module uses modules or providers; `None` if they are not known.
+    pub(crate) registry_hosts: Option<Vec<String>>,
     /// Last state lock of another client that blocked a command. Always `None` for a managed state: the HTTP server for the state records
     /// the locks of other clients.
     lock_seen: Mutex<Option<StateLock>>,
@@ -134,22 +140,8 @@ impl Session {
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = declarations::read_declared(&directory, engine.kind);
-        let unknown = values.keys().filter(|name| !declared.contains_key(*name));
-        let unknown: Vec<_> = unknown.map(String::as_str).collect();
-        if !unknown.is_empty() {
-            log!(
-                "the module does not declare variable {}; undeclared variables are not passed to \
-                 the engine",
-                unknown.join(", ")
-            );
-        }
-        let has_scripts = inputs.scripts != ScriptTexts::default();
-        let undeclared = declarations::undeclared(&inputs.own_variables, &declared, has_scripts);
         let destroys = claimed.record.run.as_ref().is_some_and(|run| run.destroys);
-        if inputs.strict_variables && !destroys && !undeclared.is_empty() {
-            let message = declarations::advice(&undeclared);
-            return Err(user(Reason::VariableUndeclared, message));
-        }
+        let undeclared = undeclared(&inputs, &values, &declared, destroys)?;
         let server_vars = server
             .as_ref()
             .map(StateServer::environment)
@@ -159,11 +151,21 @@ impl Session {
         masked.extend(own_backend.flat_map(secrets::values::of_own_backend));
         commands.redactor = Redactor::new(masked);
         let var_files = var_files(&paths, &directory, &inputs)?;
-        let (scripts, backend_config) =
-            write_files(&paths, &directory, &inputs, &values, &declared, &var_files)?;
+        let config = read_cli_config(&vars);
+        let registry_hosts = registry_hosts(&directory, config.as_ref());
+        let (scripts, backend_config) = write_files(
+            &paths,
+            &directory,
+            &inputs,
+            &values,
+            &declared,
+            &var_files,
+            config.as_ref(),
+        )?;
         let mut environment = environment(&vars, &paths);
         environment.extend(trusted(&vars, &paths)?);
         environment.remove(certificates::BUNDLE);
+        environment.remove(cli_config::VARIABLE);
         environment.extend(module::environment::environment(&values));
         let bare_environment = environment.clone();
         environment.extend(inputs.backend.environment.clone());
@@ -201,6 +203,7 @@ impl Session {
             var_files,
             started,
             undeclared,
+            registry_hosts,
             lock_seen: Mutex::default(),
             refused: AtomicBool::default(),
             took: Mutex::default(),
@@ -228,4 +231,32 @@ impl Session {
     pub(crate) fn last_begun(&self) -> i64 {
         self.claimed.begun.max(self.claimed.attempted)
     }
+}
+
+/// Logs the variables that the module does not declare, and returns those of the resource.
+///
+/// # Errors
+/// If `spec.strictVariables` refuses them. Never for a destroy.
+fn undeclared(
+    inputs: &RunInputs,
+    values: &Values,
+    declared: &BTreeMap<String, Declared>,
+    destroys: bool,
+) -> Result<Vec<Undeclared>, Failure> {
+    let unknown = values.keys().filter(|name| !declared.contains_key(*name));
+    let unknown: Vec<_> = unknown.map(String::as_str).collect();
+    if !unknown.is_empty() {
+        log!(
+            "the module does not declare variable {}; undeclared variables are not passed to \
+             the engine",
+            unknown.join(", ")
+        );
+    }
+    let has_scripts = inputs.scripts != ScriptTexts::default();
+    let undeclared = declarations::undeclared(&inputs.own_variables, declared, has_scripts);
+    if inputs.strict_variables && !destroys && !undeclared.is_empty() {
+        let message = declarations::advice(&undeclared);
+        return Err(user(Reason::VariableUndeclared, message));
+    }
+    Ok(undeclared)
 }

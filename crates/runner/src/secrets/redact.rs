@@ -133,7 +133,7 @@ impl Redactor {
 }
 
 /// Returns the forms of `value` that commands are likely to print.
-fn shapes(value: &str) -> Vec<String> {
+pub(crate) fn shapes(value: &str) -> Vec<String> {
     let value = value.trim();
     if value.len() < MIN_BYTES {
         return Vec::new();

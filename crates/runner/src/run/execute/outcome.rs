@@ -76,6 +76,8 @@ pub(crate) struct Findings {
     pub(crate) engine: Option<Engine>,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
+    /// Hosts of the registries of which the module uses modules or providers; `None` if they are not known.
+    pub(crate) registry_hosts: Option<Vec<String>>,
     pub(crate) abandoned_lock: Option<String>,
     pub(crate) took: StepTimes,
 }

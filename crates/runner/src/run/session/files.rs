@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use alustan_api::Reason;
+use alustan_api::cli_config::CliConfig;
 use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
 
@@ -41,7 +42,8 @@ pub(super) fn var_files(
     inputs.var_files.iter().map(found).collect()
 }
 
-/// Writes the files of a run. `directory`: folder of the module. `var_files`: paths of the files in `spec.varFiles`.
+/// Writes the files of a run. `directory`: folder of the module. `var_files`: paths of the files in `spec.varFiles`. `config`: operator-wide CLI
+/// configuration.
 pub(super) fn write_files(
     paths: &Paths,
     directory: &Path,
@@ -49,6 +51,7 @@ pub(super) fn write_files(
     values: &Values,
     declared: &BTreeMap<String, Declared>,
     var_files: &[PathBuf],
+    config: Option<&CliConfig>,
 ) -> Result<(ScriptCommands, Option<PathBuf>), Failure> {
     let write = || {
         let block = inputs
@@ -69,7 +72,11 @@ pub(super) fn write_files(
             Mirror::read(&paths.providers),
             Mirror::read(&paths.base_providers),
         ];
-        write_private(&paths.cli_config(), cli_config(&mirrors).as_bytes(), 0o644)?;
+        write_private(
+            &paths.cli_config(),
+            cli_config(&mirrors, config).as_bytes(),
+            0o644,
+        )?;
         let config = backend::write_config(&paths.work, &inputs.backend)?;
         let scripts = ScriptCommands::write(&paths.work, &inputs.scripts)?;
         if scripts.any() {
