@@ -68,7 +68,7 @@ fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
 /// Asserts that each canary is in all its expected places, which proves that the search works, and in no other place. Waits until the
 /// kubelet has removed the volumes of all pods: the volumes of a run contain the inputs of the engine, for example
 /// `spec.backend.secretRef`.
-async fn is_nowhere_else(
+pub(crate) async fn is_nowhere_else(
     scene: &Scene,
     sweep: Sweep,
     canaries: &Canaries,

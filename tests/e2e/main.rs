@@ -42,6 +42,7 @@ mod outages;
 mod outputs;
 mod pods;
 mod rbac;
+mod registries;
 mod registry;
 mod restore;
 mod run_once;

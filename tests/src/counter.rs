@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// Address of the host on the link to the dev cluster.
-pub(crate) const HOST: &str = "10.99.1.1";
+pub const HOST: &str = "10.99.1.1";
 /// Maximum time until an expected request arrives.
 const DEADLINE: Duration = Duration::from_mins(3);
 

@@ -1,7 +1,5 @@
 //! Mutating webhook that injects sidecars into pods, as service meshes do.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,21 +8,17 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::routing::post;
-use axum::serve::Listener;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
-use rustls::ServerConfig;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::Scene;
 use crate::counter::HOST;
+use crate::tls::{Certificate, TlsListener};
 
 /// Injects a sidecar into each pod of one namespace, regardless of labels and annotations. Pods of the resource `native` get a native
 /// sidecar. Pods of other resources get a regular container. Sidecars run until they receive SIGTERM.
@@ -35,24 +29,15 @@ pub struct Injector {
 impl Injector {
     /// Starts the webhook for pods of `scene`. The webhook configuration is deleted with the namespace.
     pub async fn start(scene: &Scene) -> Self {
-        let listener = TcpListener::bind((HOST, 0)).await.unwrap();
-        let url = format!("https://{}/inject", listener.local_addr().unwrap());
-        let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
-        let key = made.signing_key.serialize_der().try_into().unwrap();
-        let config = ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        let listener = TlsListener {
-            acceptor: TlsAcceptor::from(Arc::new(config)),
-            listener,
-        };
+        let own = Certificate::self_signed(HOST);
+        let listener = TlsListener::bind(HOST, &own).await;
+        let url = format!("https://{}/inject", listener.address());
         let pods = Arc::<AtomicUsize>::default();
         let router = Router::new()
             .route("/inject", post(inject))
             .with_state(pods.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
-        register(scene, &url, &made.cert.pem()).await;
+        register(scene, &url, &own.certificate).await;
         Self { pods }
     }
 
@@ -117,27 +102,4 @@ async fn inject(State(pods): State<Arc<AtomicUsize>>, review: Bytes) -> String {
         },
     })
     .to_string()
-}
-
-struct TlsListener {
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let (stream, address) = Listener::accept(&mut self.listener).await;
-            if let Ok(stream) = self.acceptor.accept(stream).await {
-                return (stream, address);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
 }

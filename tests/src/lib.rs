@@ -23,10 +23,12 @@ pub mod rights;
 mod scene;
 mod state_server;
 mod sweep;
+mod terraform_registry;
+mod tls;
 
 pub use canary::Canaries;
 pub use cluster::{Cluster, NetworkOutage, TAINT};
-pub use counter::Counter;
+pub use counter::{Counter, HOST};
 pub use gate::Gate;
 pub use inbox::{Inbox, Message};
 pub use injector::Injector;
@@ -38,3 +40,5 @@ pub use scene::{
 };
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};
+pub use terraform_registry::TerraformRegistry;
+pub use tls::Certificate;

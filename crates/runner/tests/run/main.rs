@@ -22,6 +22,7 @@ mod inventory;
 mod locks;
 mod ownership;
 mod prepare;
+mod registries;
 mod s3;
 mod scripts;
 mod state;

@@ -3,7 +3,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
@@ -18,7 +18,7 @@ use crate::world::{World, text, until};
 const PLAIN: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\noutput \"a\" { value = terraform_data.a.output }\n";
 
 /// Returns a context with `files`, in the format of the controller.
-fn context(files: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn context(files: &[(&str, &str)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (name, content) in files {
         let mut header = tar::Header::new_gnu();
@@ -31,7 +31,7 @@ fn context(files: &[(&str, &str)]) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-fn pulled() -> ContextRequest {
+pub(crate) fn pulled() -> ContextRequest {
     ContextRequest {
         context: String::new(),
         dockerfile: "FROM base\n".into(),
@@ -41,12 +41,12 @@ fn pulled() -> ContextRequest {
 }
 
 /// Arguments of `prepare`: path of the module, and type of the backend.
-struct Request {
+pub(crate) struct Request {
     path: String,
     backend: String,
 }
 
-fn request(path: &str, backend: Option<&str>) -> Request {
+pub(crate) fn request(path: &str, backend: Option<&str>) -> Request {
     Request {
         path: path.into(),
         backend: backend.unwrap_or_default().into(),
@@ -54,7 +54,7 @@ fn request(path: &str, backend: Option<&str>) -> Request {
 }
 
 /// Returns paths in the folder of `world`: scratch space `build`, cache volume `cache`, and providers of the base image `base`.
-fn paths(world: &World, build: &str) -> Paths {
+pub(crate) fn paths(world: &World, build: &str) -> Paths {
     let mut paths = Paths::from_vars(&Vars::new());
     paths.build = world.path(build);
     paths.work = world.path(&format!("{build}.work"));
@@ -86,7 +86,11 @@ fn prepare_pulled(
 
 /// Executes `prepare`. Returns the failure that `prepare` writes to its termination message, if any.
 fn failure_of(prepare: &mut Command, paths: &Paths) -> Option<Failure> {
-    let done = prepare.output().unwrap();
+    failure_of_output(&prepare.output().unwrap(), paths)
+}
+
+/// Returns the failure that the ended `prepare` wrote to its termination message, if any.
+pub(crate) fn failure_of_output(done: &Output, paths: &Paths) -> Option<Failure> {
     if done.status.success() {
         return None;
     }
@@ -96,7 +100,7 @@ fn failure_of(prepare: &mut Command, paths: &Paths) -> Option<Failure> {
 }
 
 /// Returns the command of the container `prepare`.
-fn prepare(paths: &Paths, request: &Request) -> Command {
+pub(crate) fn prepare(paths: &Paths, request: &Request) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_alustan-runner"));
     command
         .arg("prepare")
