@@ -65,7 +65,8 @@ const MATRIX: [(&str, &str); 15] = [
         "limits",
         "allowed: {registries: [registry.test/team, docker.io], repositories: ['https://git.test'], builders: [], serviceAccounts: [team/x], approval: Manual, destroy: Manual}\n\
          networkPolicy: {enabled: true, from: [{podSelector: {}}], blocked: [169.254.169.254/32, 10.0.0.0/8], namespaces: [team, other]}\n\
-         podDefaults: {runs: {tolerations: [{key: a, operator: Exists}]}, allowed: {persistentVolumeClaims: true}, maximum: {resources: {memory: 8Gi}}}\n",
+         podDefaults: {runs: {tolerations: [{key: a, operator: Exists}]}, allowed: {persistentVolumeClaims: true}, maximum: {resources: {memory: 8Gi}}}\n\
+         terraformCliConfig: \"provider_installation {\\n  direct {}\\n}\\n\"\n",
     ),
     (
         "all that watches",
@@ -182,6 +183,7 @@ fn invalid_value_is_refused_with_its_name() {
         ("networkPolicy: {blocked: [metadata]}", "blocked"),
         ("podLabels: {a: 1}", "podLabels"),
         ("podDefaults: {run: {}}", "run"),
+        ("terraformCliConfig: {direct: {}}", "terraformCliConfig"),
     ] {
         let refused = helm("alustan", "alustan-system", values).expect_err(values);
         assert!(refused.contains(message), "{values}: {refused}");

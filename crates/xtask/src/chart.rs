@@ -202,6 +202,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
             }),
         ),
         ("podDefaults", pod_defaults()),
+        ("terraformCliConfig", json!({"maxLength": 16_384})),
         ("networkPolicy.from", objects),
         (
             "networkPolicy.blocked",
