@@ -9,7 +9,7 @@ use alustan_api::run::{
     Outputs, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec,
     ScriptTexts, TimeLimits, Trigger,
 };
-use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
+use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Mode, Terraform, labels, names};
 use alustan_core::model::{image, pod_options};
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::outputs::SelectedOutputs;
@@ -140,6 +140,7 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
                 judged_by: String::new(),
                 pod: String::new(),
                 destroys: false,
+                mode: Mode::Apply,
                 engine: None,
                 trace_id: String::new(),
                 protocol: PROTOCOL,

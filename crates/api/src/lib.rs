@@ -53,6 +53,9 @@ pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
 /// Annotation that turns a drift check, requested by [`RECONCILE_AT`], into an apply. It has an effect only if both annotations have the
 /// same value.
 pub const APPLY_AT: &str = "alustan.io/apply-at";
+/// Annotation that requests a plan without an apply. The operator processes each new value once. The plan uses no approval, does not
+/// change the retry budget and does not correct drift.
+pub const PLAN_AT: &str = "alustan.io/plan-at";
 
 /// Annotation that the operator sets to `metadata.uid` when it adds [`FINALIZER`]. If the two values differ, the resource is a copy or was
 /// restored from a backup.

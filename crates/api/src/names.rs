@@ -28,7 +28,7 @@ pub fn pin(name: &str) -> String {
     format!("{name}-pin")
 }
 
-/// Name of the Secret with the text of the last plan that needs approval.
+/// Name of the Secret with the texts of the last plan that needs approval and of the last speculative plan.
 pub fn plan(name: &str) -> String {
     format!("{name}-plan")
 }
@@ -39,6 +39,10 @@ pub mod plan_key {
     pub const TEXT: &str = "plan.txt";
     /// Id of the plan.
     pub const ID: &str = "id";
+    /// Text of the last speculative plan, which no run applies.
+    pub const SPECULATIVE_TEXT: &str = "speculative-plan.txt";
+    /// Number of the run that created the last speculative plan.
+    pub const SPECULATIVE_RUN: &str = "speculative-run";
 }
 
 /// Name of the Secret with the pointer of the managed state.

@@ -20,8 +20,8 @@ pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
 pub use history::{
     Applied, ApprovalGiven, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InputRuns, InventoryCount, Notice, Notices, PendingPlan, PinnedImage, PublishedOutputs,
-    Restored, StatusOutputs, UnsavedState, WaitingSince,
+    InputRuns, InventoryCount, Notice, Notices, PendingPlan, PinnedImage, Planned,
+    PublishedOutputs, Restored, StatusOutputs, UnsavedState, WaitingSince,
 };
 pub use inputs::{
     ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,
@@ -30,7 +30,7 @@ pub use inputs::{
 pub use inventory::{Inventory, MAX_OBJECTS, ManagedObject};
 pub use pin::Pin;
 pub use progress::{Claim, Lineage, Output, Outputs, OwnBackend, RunPhase, RunProgress};
-pub use record::{RunRecord, RunSpec, Trigger};
+pub use record::{PLAN_REQUESTED, RunRecord, RunSpec, Trigger};
 
 /// Version of the protocol between controller, image and runner. It is part of the image tag: an upgrade of the operator rebuilds images
 /// only if the protocol changes. Version 6: variable files, workspaces and arguments of the engine.

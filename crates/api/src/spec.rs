@@ -10,6 +10,7 @@ mod duration;
 mod engine;
 mod git;
 mod limits;
+mod mode;
 mod pod;
 mod registry;
 mod registry_provider;
@@ -34,6 +35,7 @@ pub use drift::{DriftDetection, DriftMode};
 pub use engine::EngineSpec;
 pub use git::GitRepo;
 pub use limits::{Retry, Timeouts};
+pub use mode::Mode;
 pub use pod::{PodOptions, PodResources, PodVolume, PodVolumeMount};
 pub use registry::{Builder, BuilderKind, ContainerRegistry, Prune};
 pub use registry_provider::{RegistryProvider, WorkloadIdentity};
@@ -116,7 +118,7 @@ pub struct TerraformSpec {
     pub variables_from: Vec<VariablesFrom>,
 
     /// Resources that must be ready before this resource is applied. They are destroyed after this resource. Resources in `variablesFrom`
-    /// are dependencies without an entry here. At most 100 entries.
+    /// are dependencies without an entry here. A resource with `mode: PlanOnly` is not ready for its dependents while its plan has changes. At most 100 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub depends_on: Vec<DependencyRef>,
@@ -172,6 +174,15 @@ pub struct TerraformSpec {
     /// Engine, its version, and arguments of its commands. Default: the engine in the base image of the operator (`--base-image`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineSpec>,
+
+    /// `Apply`: plans are applied, with `approval` if it is configured. `PlanOnly`: plans are reported in status and never applied. A plan is
+    /// created for each new commit, each change of the spec or of an input, and at each interval of `driftDetection`. `Ready` is `True` if the
+    /// plan has no changes (`NoChanges`) or has changes that are not applied (`ChangesPlanned`); `InSync` is `False` with changes. No run
+    /// writes the state, and `approval` and `outputs` have no effect. A deleted resource that has applied changes waits (`PlanOnly`) and
+    /// nothing is destroyed, unless `deletionPolicy` is `Orphan`. A change of `PlanOnly` to `Apply` plans and applies as usual. A change of
+    /// `Apply` to `PlanOnly` does not interrupt an apply that has started to change objects. Default: Apply.
+    #[serde(default)]
+    pub mode: Mode,
 
     /// Approval of plans. Default: every plan is applied, except one that removes every managed object (`emptying`).
     #[serde(default)]

@@ -29,6 +29,8 @@ pub enum State {
     Applying,
     /// The configuration is applied.
     Success,
+    /// A plan has changes, which `spec.mode: PlanOnly` does not apply.
+    Planned,
     /// The real objects differ from the configuration, and the drift is not corrected.
     Drifted,
     /// The last attempt failed, and the operator retries.
@@ -100,7 +102,8 @@ pub struct TerraformStatus {
     /// Number of the last run. Drift checks without differences do not change this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
-    /// The last ten runs, newest first. Drift checks without differences are omitted.
+    /// The last ten runs, newest first. Drift checks without differences are omitted. Plans of `spec.mode: PlanOnly` and requested plans
+    /// (`kubectl alustan plan --now`) have kind `drift`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunStatus>,
 }

@@ -18,6 +18,7 @@ mod next_action;
 mod next_step;
 mod old_jobs;
 mod opt_in;
+mod plan_only;
 pub mod prepare;
 mod publish_outputs;
 mod queue_run;

@@ -461,6 +461,10 @@ pub(crate) fn readiness_with(tf: &Terraform, status: Option<&TerraformStatus>) -
     let is_current =
         status.and_then(|condition| condition.observed_generation) == tf.metadata.generation;
     match (ready.status.as_str(), is_current) {
+        // With `spec.mode: PlanOnly`, the changes of which the dependents expect the result are not applied.
+        ("True", true) if ready.reason == Reason::ChangesPlanned => {
+            not_ready(ready.reason.clone(), &ready.message)
+        }
         ("True", true) => Readiness::Ready,
         ("True", false) => not_ready(
             Reason::AwaitingProcessing.into(),

@@ -109,7 +109,7 @@ definitions! {
     STALLED = Gauge "alustan_resources_stalled" [REASON]
         "Resources with condition Stalled, by reason; they are not retried until something changes";
     DRIFTED = Gauge "alustan_resources_drifted" []
-        "Resources with condition `InSync` False: their real objects differ from the configuration";
+        "Resources whose real objects differ from the configuration: condition `InSync` is False, except with reason `ChangesPlanned`";
     AWAITING_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
         "Resources with a plan that waits for approval";
     SUSPENDED = Gauge "alustan_resources_suspended" [] "Resources with spec.suspend";
@@ -324,7 +324,9 @@ impl Counts {
                 older(&mut self.oldest.not_ready, reason, since);
             }
         }
-        if let Some(out_of_sync) = conditions.get("InSync", "False") {
+        let out_of_sync = conditions.get("InSync", "False");
+        let is_drift = |condition: &&Condition| condition.reason != Reason::ChangesPlanned;
+        if let Some(out_of_sync) = out_of_sync.filter(is_drift) {
             self.drifted += 1;
             let reason = reason::bounded(&out_of_sync.reason);
             older(
@@ -419,6 +421,7 @@ const fn state_name(state: State) -> &'static str {
         State::AwaitingApproval => "AwaitingApproval",
         State::Applying => "Applying",
         State::Success => "Success",
+        State::Planned => "Planned",
         State::Drifted => "Drifted",
         State::Failed => "Failed",
         State::Stalled => "Stalled",
@@ -464,7 +467,7 @@ mod tests {
     use alustan_api::conditions::{Kind as Condition, Verdict, merge};
     use alustan_api::report::{Failure, FailureClass, RunResult};
     use alustan_api::run::{Failures, RunSpec, Trigger};
-    use alustan_api::{Architecture, DriftStatus, TerraformSpec};
+    use alustan_api::{Architecture, DriftStatus, Mode, TerraformSpec};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
@@ -510,6 +513,7 @@ mod tests {
                 judged_by: String::new(),
                 pod: String::new(),
                 destroys: false,
+                mode: Mode::Apply,
                 engine: None,
                 trace_id: String::new(),
                 protocol: 0,

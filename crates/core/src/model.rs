@@ -9,6 +9,7 @@ pub mod facts;
 pub mod image;
 pub mod lenient;
 pub mod orphans;
+pub mod plan_request;
 pub mod pod_options;
 pub(crate) mod pod_wait;
 pub mod progress;

@@ -15,21 +15,22 @@ use alustan_api::run::{RunKind, Trigger};
 pub enum Class {
     /// Apply and destroy.
     Change,
-    /// Plans, drift checks that a user requested, and builds of images for which no run waits.
+    /// Plans, drift checks that a user requested, plans of `spec.mode: PlanOnly` for a change, and builds of images for which no run waits.
     Plan,
-    /// Drift checks that no user requested.
+    /// Other drift checks.
     Drift,
 }
 
 impl Class {
-    /// Returns the priority class of a run, or of the build for it. A drift check that a user requested has the priority of a
-    /// plan.
+    /// Returns the priority class of a run, or of the build for it. A drift check that a user or a change caused has the priority of a plan.
     pub fn of(kind: RunKind, trigger: &Trigger) -> Self {
         match kind {
             RunKind::Apply | RunKind::Destroy => Self::Change,
             RunKind::Plan => Self::Plan,
-            RunKind::Drift if *trigger == Trigger::Requested => Self::Plan,
-            RunKind::Drift => Self::Drift,
+            RunKind::Drift => match trigger {
+                Trigger::Interval | Trigger::Drift | Trigger::Retry { .. } => Self::Drift,
+                _ => Self::Plan,
+            },
         }
     }
 }

@@ -4,7 +4,7 @@ use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
 };
-use alustan_api::{ABANDON, Architecture, OutputValue, RunStatus};
+use alustan_api::{ABANDON, Architecture, Mode, OutputValue, RunStatus};
 use alustan_core::model::progress;
 use alustan_core::objects::secrets;
 use alustan_core::signature;
@@ -54,6 +54,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         judged_by: String::new(),
         pod: String::new(),
         destroys: false,
+        mode: Mode::Apply,
         engine: None,
         trace_id: String::new(),
         protocol: PROTOCOL,

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::notification::NotificationEvent;
 use crate::output_value::OutputValue;
 use crate::report::{RunReport, UnsavedPlace};
+use crate::run::record::PLAN_REQUESTED;
 use crate::status::OmittedOutput;
 
 /// History: facts of earlier runs that the controller cannot observe again.
@@ -19,6 +20,9 @@ use crate::status::OmittedOutput;
 pub struct History {
     /// Last successful apply.
     pub applied: Option<Applied>,
+    /// Last plan of `spec.mode: PlanOnly`. `None` after a later apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned: Option<Planned>,
     /// Whether, after the last successful apply, an apply started to change objects and failed.
     pub unfinished: bool,
     /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply.
@@ -51,6 +55,9 @@ pub struct History {
     pub waiting: Option<WaitingSince>,
     /// Value of [`crate::RECONCILE_AT`] that was processed last.
     pub reconcile_at: Option<String>,
+    /// Value of [`crate::PLAN_AT`] that was processed last, truncated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan_at: Option<String>,
     /// Pending and delivered notifications.
     pub notices: Notices,
     /// Whether pods can use the cache volume.
@@ -62,7 +69,7 @@ pub struct History {
     /// Restore, if this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
     /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
-    /// [`Self::drift`] and [`Self::pending`].
+    /// [`Self::drift`], [`Self::planned`] and [`Self::pending`].
     pub reports: Vec<RunReport>,
 }
 
@@ -70,6 +77,13 @@ impl History {
     /// Returns the report of run `number`, if [`Self::reports`] still contains it.
     pub fn report(&self, number: i64) -> Option<&RunReport> {
         self.reports.iter().find(|report| report.number == number)
+    }
+
+    /// Returns the report of the last run, except runs that annotation [`crate::PLAN_AT`] requested. `None` if [`Self::reports`] contains no
+    /// other run.
+    pub fn last_report(&self) -> Option<&RunReport> {
+        let is_requested = |report: &&RunReport| report.trigger.starts_with(PLAN_REQUESTED);
+        self.reports.iter().find(|report| !is_requested(report))
     }
 }
 
@@ -183,6 +197,26 @@ pub struct InventoryCount {
     pub count: i64,
     /// Number of the run that read the state.
     pub run: i64,
+}
+
+/// Successful plan of a resource with `spec.mode: PlanOnly`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Planned {
+    /// Number of the run.
+    pub run: i64,
+    /// Planned revision.
+    pub revision: Option<String>,
+    /// Digest of the planned context.
+    pub context: Option<String>,
+    /// Config hash (rule 3).
+    pub config_hash: String,
+    /// See [`RunSpec::own_hash`](super::RunSpec::own_hash).
+    pub own_hash: String,
+    /// See [`RunSpec::found`](super::RunSpec::found).
+    pub found: BTreeMap<String, String>,
+    /// Whether the plan has changes.
+    pub has_changes: bool,
 }
 
 /// Objects with published outputs.

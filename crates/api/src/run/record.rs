@@ -11,7 +11,11 @@ use crate::engine::Engine;
 use crate::report::Failure;
 use crate::run::progress::{Claim, Lineage, OwnBackend, RunPhase};
 use crate::run_kind::RunKind;
+use crate::spec::Mode;
 use crate::state_lock::StateLock;
+
+/// Start of the text of [`Trigger::PlanRequested`]. The value of annotation [`crate::PLAN_AT`] follows.
+pub const PLAN_REQUESTED: &str = "plan requested ";
 
 /// Cause of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +55,12 @@ pub enum Trigger {
     },
     /// Annotation [`crate::RECONCILE_AT`] has a new value.
     Requested,
+    /// Annotation [`crate::PLAN_AT`] has a new value.
+    #[serde(rename_all = "camelCase")]
+    PlanRequested {
+        /// Value of the annotation, truncated.
+        request: String,
+    },
     /// A plan was approved.
     #[serde(rename_all = "camelCase")]
     Approval {
@@ -75,6 +85,7 @@ impl fmt::Display for Trigger {
             Self::Pin => f.write_str("pin"),
             Self::Retry { failures } => write!(f, "retry {failures}"),
             Self::Requested => f.write_str("requested"),
+            Self::PlanRequested { request } => write!(f, "{PLAN_REQUESTED}{request}"),
             Self::Approval { plan } => write!(f, "approval {plan}"),
             Self::Deleted => f.write_str("deleted"),
         }
@@ -173,6 +184,9 @@ pub struct RunSpec {
     /// Whether the run destroys, or creates a destroy plan.
     #[serde(default)]
     pub destroys: bool,
+    /// `spec.mode` at the start of the run.
+    #[serde(default, skip_serializing_if = "Mode::is_default")]
+    pub mode: Mode,
     /// Engine in the image, if the catalogue of the operator contains the image.
     #[serde(default)]
     pub engine: Option<Engine>,
@@ -185,4 +199,16 @@ pub struct RunSpec {
     pub protocol: u32,
     /// Start time, set by the controller.
     pub started_at: Timestamp,
+}
+
+impl RunSpec {
+    /// Whether annotation [`crate::PLAN_AT`] requested the run.
+    pub fn is_requested_plan(&self) -> bool {
+        matches!(self.trigger, Trigger::PlanRequested { .. })
+    }
+
+    /// Whether the run creates a speculative plan: no run applies the plan, and the run writes no state.
+    pub fn is_speculative(&self) -> bool {
+        self.kind == RunKind::Drift && (self.mode == Mode::PlanOnly || self.is_requested_plan())
+    }
 }

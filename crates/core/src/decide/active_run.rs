@@ -92,7 +92,7 @@ impl ReconcileCase<'_> {
     ) -> Decision {
         let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
         let unsuspended = match (wanted, run) {
-            (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.idle_summary(),
+            (Ok(wanted), _) if self.is_current(&wanted.config.hash) => self.idle_summary(),
             (Err(problem), _) if problem.convergence != Convergence::Converging => problem.clone(),
             (_, Some(_)) => Summary::busy(State::Planning, Reason::Suspended, "cancelling the run"),
             (_, None) => Summary {

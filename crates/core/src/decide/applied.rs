@@ -7,14 +7,14 @@ use crate::decide::{approval, publish_outputs};
 use crate::model::{approval_policy, pod_options};
 
 impl ReconcileCase<'_> {
-    /// Whether configuration `hash` is applied ([`Self::is_applied`]), and a run of this kind and trigger only checks for drift or restores
+    /// Whether configuration `hash` is current ([`Self::is_current`]), and a run of this kind and trigger only checks for drift or restores
     /// the configuration. The run then does not change condition `Ready`.
     pub(super) fn keeps_ready(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
         let keeps_configuration = matches!(
             trigger,
             Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
         );
-        (kind == RunKind::Drift || keeps_configuration) && self.is_applied(hash)
+        (kind == RunKind::Drift || keeps_configuration) && self.is_current(hash)
     }
 
     /// Whether the last apply had config hash `hash`, and no run with this hash has failed since.

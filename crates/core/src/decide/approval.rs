@@ -1,6 +1,7 @@
 //! Approval of plans (rules 5 and 6).
 
 use alustan_api::Terraform;
+use alustan_api::names::{self, plan_key};
 use alustan_api::report::{ChangeSet, PlanAsks};
 use alustan_api::run::{
     ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunSpec, Trigger,
@@ -97,10 +98,18 @@ pub(super) fn approval_given(tf: &Terraform, plan: &PendingPlan, run: i64) -> Ap
     }
 }
 
+/// Returns the command that prints the text of a plan. `key`: data key of the text in the plan Secret.
+pub(super) fn plan_text(tf: &Terraform, key: &str) -> String {
+    format!(
+        "kubectl get secret -n {} {} -o go-template='{{{{index .data \"{key}\" | base64decode}}}}'",
+        tf.namespace().unwrap_or_default(),
+        names::plan(&tf.name_any()),
+    )
+}
+
 impl ReconcileCase<'_> {
     /// Returns the message of a pending plan: changes, reasons for the approval, and the command to approve.
     pub(super) fn approval_message(&self, plan: &PendingPlan) -> String {
-        let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
         let report = self.history.report(plan.run);
         let changes = report.and_then(|report| report.changes.as_ref());
         let change_text = changes.map_or_else(|| "changes".to_owned(), describe_changes);
@@ -117,11 +126,7 @@ impl ReconcileCase<'_> {
             if !may_need_approval(self.tf, false) && !may_need_approval(self.tf, true) {
                 return format!("; see {logs}");
             }
-            format!(
-                "; see {logs} or kubectl get secret -n {namespace} {} -o go-template='{{{{index .data \
-                 \"plan.txt\" | base64decode}}}}'",
-                alustan_api::names::plan(&name)
-            )
+            format!("; see {logs} or {}", plan_text(self.tf, plan_key::TEXT))
         });
         // The command also clears `spec.approval.by`, the user of an earlier approval.
         let approval = match self.tf.spec.approval.by {
@@ -136,13 +141,15 @@ impl ReconcileCase<'_> {
         )
     }
 
+    /// Returns the id of the last approved plan for which a run was started.
+    pub(super) fn used_plan(&self) -> Option<&String> {
+        let approval = self.history.approved.as_ref()?;
+        Some(&approval.plan)
+    }
+
     /// Returns a message suffix if `spec.approval.plan` is the id of another plan than `plan`.
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
-        let used_plan = self
-            .history
-            .approved
-            .as_ref()
-            .map(|approval| &approval.plan);
+        let used_plan = self.used_plan();
         match &self.tf.spec.approval.plan {
             Some(id) if *id != plan.id && Some(id) == used_plan => {
                 format!("; plan {id} was approved before; an approval is valid once")

@@ -70,11 +70,13 @@ pub(super) fn decide(case: ReconcileCase<'_>) -> Decision {
     let never_applied = case.current.attempted == 0 && case.history.applied.is_none();
     match (DeletionHold::of(case.tf), never_applied) {
         (Some(DeletionHold::Protected), _) => held(case, deletion_hold::protected),
-        (Some(DeletionHold::Orphaned | DeletionHold::Suspended) | None, true) => {
-            nothing_was_applied(case)
-        }
+        (
+            Some(DeletionHold::Orphaned | DeletionHold::Suspended | DeletionHold::PlanOnly) | None,
+            true,
+        ) => nothing_was_applied(case),
         (Some(DeletionHold::Orphaned), false) => orphan(case),
         (Some(DeletionHold::Suspended), false) => held(case, deletion_hold::suspended),
+        (Some(DeletionHold::PlanOnly), false) => held(case, deletion_hold::plan_only),
         (None, false) => destroy_what_exists(case),
     }
 }

@@ -1,6 +1,6 @@
 //! Summaries and messages for deleted resources whose managed objects are kept.
 
-use alustan_api::{Reason, Terraform, names};
+use alustan_api::{DeletionPolicy, Mode, Reason, Terraform, names};
 use kube_core::ResourceExt;
 use serde_json::json;
 
@@ -27,6 +27,18 @@ pub(super) fn suspended(tf: &Terraform) -> Summary {
         abandon_suffix(tf),
     );
     Summary::stalled(Reason::Suspended, message)
+}
+
+/// Returns the summary of a deleted resource with `spec.mode: PlanOnly` that has applied changes.
+pub(super) fn plan_only(tf: &Terraform) -> Summary {
+    let message = format!(
+        "spec.mode is PlanOnly, but this resource has applied changes before: the deleted resource \
+         is kept and no destroy starts; to destroy the managed objects: {}; to keep them: {}{}",
+        patch(tf, &json!({ "mode": Mode::Apply })),
+        patch(tf, &json!({ "deletionPolicy": DeletionPolicy::Orphan })),
+        abandon_suffix(tf),
+    );
+    Summary::stalled(Reason::PlanOnly, message)
 }
 
 /// Describes the objects that remain after a deletion without destroy.

@@ -1,4 +1,4 @@
-//! Summary of an applied resource for which no run is due.
+//! Summary of an applied or planned resource for which no run is due.
 
 use alustan_api::{Reason, State};
 
@@ -7,9 +7,12 @@ use crate::model::summary::{self, Summary, differences, drifted};
 use crate::model::{status_outputs, terraform_registries};
 
 impl ReconcileCase<'_> {
-    /// Returns the summary of an applied resource for which no run is due.
+    /// Returns the summary of an applied resource, or of a planned resource with `spec.mode: PlanOnly`, for which no run is due.
     pub(super) fn idle_summary(&self) -> Summary {
         let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
+        if self.is_plan_only() {
+            return unhealthy.unwrap_or_else(|| self.planned_summary());
+        }
         if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
             let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
             let message = self.approval_message(plan);
@@ -46,7 +49,7 @@ impl ReconcileCase<'_> {
 
     /// Returns a message suffix with the location from which the state was copied.
     fn moved_from(&self) -> String {
-        let last = self.history.reports.first();
+        let last = self.history.last_report();
         let from = last.and_then(|report| report.moved_from.as_ref());
         from.map_or_else(String::new, |from| {
             format!("; the state was copied from {from}; the original is kept")
@@ -54,8 +57,8 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns a message suffix with the variables of the spec that the module does not declare.
-    fn ignored_variables(&self) -> String {
-        let last = self.history.reports.first();
+    pub(super) fn ignored_variables(&self) -> String {
+        let last = self.history.last_report();
         let undeclared = last.map_or(&[][..], |report| &report.undeclared);
         if undeclared.is_empty() {
             return String::new();

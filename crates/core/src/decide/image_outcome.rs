@@ -1,8 +1,9 @@
 //! Decision once the runner image is found in the registry, or is missing.
 
 use alustan_api::conditions::Convergence;
-use alustan_api::run::RunKind;
-use alustan_api::{Reason, State};
+use alustan_api::run::{RunKind, Trigger};
+use alustan_api::{Reason, State, names};
+use kube_core::ResourceExt;
 
 use crate::decide::approval;
 use crate::decide::case::ReconcileCase;
@@ -56,9 +57,11 @@ impl ReconcileCase<'_> {
         };
         let hash = &wanted.config.hash;
         let quiet = self.keeps_ready(kind, &trigger, hash);
-        if kind != RunKind::Drift
-            && let Some(blocked) = self.blocked().or_else(|| self.upstream_wait(&trigger))
-        {
+        // A plan for a change waits for the dependencies, whose objects it may read. A drift check and a requested plan do not.
+        let is_speculative = self.is_speculative(kind, &trigger);
+        let is_requested = matches!(trigger, Trigger::PlanRequested { .. });
+        let waits = kind != RunKind::Drift || (is_speculative && !is_requested && !quiet);
+        if waits && let Some(blocked) = self.blocked().or_else(|| self.upstream_wait(&trigger)) {
             let summary = if quiet { self.idle_summary() } else { blocked };
             return self.done(&summary, Some(plan), Some(digest));
         }
@@ -67,6 +70,9 @@ impl ReconcileCase<'_> {
             && let Some(plan) = self.approved(hash)
         {
             approval::approve(&mut inputs.approval, plan);
+        }
+        if is_speculative {
+            inputs.plan_secret = Some(names::plan(&self.tf.name_any()));
         }
         let run = RunRequest {
             kind,

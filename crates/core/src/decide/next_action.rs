@@ -10,7 +10,7 @@ use crate::decide::{approval, flapping, opt_in, retry};
 use crate::digest;
 use crate::model::config_hash::Config;
 use crate::model::summary::{self, Summary, logs};
-use crate::model::{admission, approval_policy, facts};
+use crate::model::{admission, approval_policy, facts, plan_request};
 use crate::objects::outputs;
 use crate::observed::{Ownership, SourceSeen};
 
@@ -36,6 +36,12 @@ impl ReconcileCase<'_> {
     }
 
     pub(super) fn next_action(&self, source: &SourceSeen, config: &Config) -> NextAction {
+        if let Some(request) = plan_request::requested_plan(self.tf, &self.history) {
+            return NextAction::Run(RunKind::Drift, Trigger::PlanRequested { request });
+        }
+        if self.is_plan_only() {
+            return self.next_plan(source, config);
+        }
         let hash = &config.hash;
         let kind = approval_policy::kind(self.tf, false);
         if facts::asked(self.tf, &self.history) {
@@ -85,7 +91,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the wait after a failed run with config hash `hash`: backoff, or exhausted retry budget. `None` if a retry is due.
-    fn after_failure(&self, hash: &str) -> Option<NextAction> {
+    pub(super) fn after_failure(&self, hash: &str) -> Option<NextAction> {
         let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
         let hint = || self.last_logs();
         match retry::verdict(failures, &self.failure_key(hash), retry, self.now) {
@@ -104,7 +110,7 @@ impl ReconcileCase<'_> {
     /// Returns a message suffix with the command that shows the log of the last run. If a quota or limit range denied that run, the command
     /// shows the quotas and limit ranges of the namespace instead.
     pub(super) fn last_logs(&self) -> String {
-        let Some(report) = self.history.reports.first() else {
+        let Some(report) = self.history.last_report() else {
             return String::new();
         };
         let failure = report.failure.as_ref();
@@ -149,7 +155,12 @@ impl ReconcileCase<'_> {
 
     /// Returns the run for a changed configuration. If only inputs changed and they keep changing, returns the wait of the rate limit (rule
     /// 14).
-    fn changed(&self, kind: RunKind, source: &SourceSeen, config: &Config) -> NextAction {
+    pub(super) fn changed(
+        &self,
+        kind: RunKind,
+        source: &SourceSeen,
+        config: &Config,
+    ) -> NextAction {
         let trigger = self.change(source, config);
         let runs = &self.history.input_runs;
         match (&trigger, flapping::due(runs, self.now)) {
@@ -172,17 +183,17 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the trigger for the change since the last apply.
+    /// Returns the trigger for the change since the last apply or, with `spec.mode: PlanOnly`, since the last plan.
     fn change(&self, source: &SourceSeen, config: &Config) -> Trigger {
-        let Some(applied) = &self.history.applied else {
+        let Some(baseline) = self.baseline() else {
             let attempted_run = self.current.run.as_ref().filter(|run| !run.destroys);
             let input = attempted_run.and_then(|run| config.input_since(&run.own_hash, &run.found));
             return input.unwrap_or(Trigger::Created);
         };
-        if let Some(input) = config.input_since(&applied.own_hash, &applied.found) {
+        if let Some(input) = config.input_since(baseline.own_hash, baseline.found) {
             return input;
         }
-        match (&applied.revision, &applied.context) {
+        match (baseline.revision, baseline.context) {
             (Some(from), Some(context)) if *context != source.context => Trigger::Commit {
                 from: from.clone(),
                 to: source.revision.clone(),
@@ -192,7 +203,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the next drift check if it is due, otherwise the wait until it is due.
-    fn drift_check_or_idle(&self) -> NextAction {
+    pub(super) fn drift_check_or_idle(&self) -> NextAction {
         let drift = &self.tf.spec.drift_detection;
         if drift.mode == DriftMode::Ignore {
             return NextAction::Wait(self.idle_summary(), None);

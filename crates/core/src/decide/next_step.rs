@@ -7,8 +7,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::decide::case::ReconcileCase;
 use crate::decide::next_action::NextAction;
 use crate::decide::target::{RunConfig, Target};
-use crate::model::facts;
 use crate::model::summary::Summary;
+use crate::model::{facts, plan_request};
 
 /// Next step for a [`Target`].
 pub(super) enum Next {
@@ -35,16 +35,15 @@ impl ReconcileCase<'_> {
 
     /// Returns the next step while values of `spec.variablesFrom` are missing. `missing`: summary of the missing values. `own_hash`:
     /// digest of the configuration without these values. A resource whose configuration is applied stays ready and starts nothing. Only the
-    /// image is built if the configuration is not applied, if `missing` is stalled, or if annotation `alustan.io/reconcile-at` requests a
-    /// run.
+    /// image is built if the configuration is not applied, if `missing` is stalled, or if an annotation requests a run or a plan.
     fn without_values(&self, own_hash: &str, missing: &Summary) -> Next {
-        let applied = self.history.applied.as_ref();
-        let unchanged = applied.is_some_and(|applied| {
-            applied.own_hash == own_hash && self.is_applied(&applied.config_hash)
+        let unchanged = self.baseline().is_some_and(|baseline| {
+            baseline.own_hash == own_hash && self.is_current(baseline.config_hash)
         });
         if missing.convergence == Convergence::Stalled
             || !unchanged
             || facts::asked(self.tf, &self.history)
+            || plan_request::requested_plan(self.tf, &self.history).is_some()
         {
             return Next::Image(missing.clone());
         }

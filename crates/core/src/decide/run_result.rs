@@ -3,9 +3,9 @@
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InventoryCount, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+    InventoryCount, PLAN_REQUESTED, Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
-use alustan_api::{Architecture, Reason, Terraform};
+use alustan_api::{Architecture, Mode, Reason, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
@@ -324,6 +324,18 @@ fn architecture_with(
     (reached_apply || !has_no_result).then_some(run.architecture)
 }
 
+/// Returns the last image that a run could not pull. `None` once a run with this image has not failed.
+fn lost_image_after(history: &History, run: &RunSpec, report: &RunReport) -> Option<String> {
+    let failure = report.failure.as_ref();
+    let is_pull_failure = failure.is_some_and(|failure| failure.reason == Reason::ImagePullBackOff);
+    if is_pull_failure {
+        return Some(run.image.clone());
+    }
+    let has_failed = report.result == RunResult::Failed;
+    let lost_image = history.lost_image.clone();
+    lost_image.filter(|image| has_failed || *image != run.image)
+}
+
 /// Returns the history after `report`. `published`: the published outputs, if any; or, if the publication failed, the key under which
 /// failed publications are counted. `reached_apply`: whether the run reached phase `Applying`.
 fn update_history(
@@ -350,14 +362,15 @@ fn update_history(
         .or(next.inventory);
     let failure = report.failure.as_ref();
     next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, reached_apply);
-    let pull_failure = failure.filter(|failure| failure.reason == Reason::ImagePullBackOff);
     next.cache = cache_after(history.cache, run.cache, failure, report.result);
-    if pull_failure.is_some() {
-        next.lost_image = Some(run.image.clone());
-    } else if report.result != RunResult::Failed && next.lost_image.as_ref() == Some(&run.image) {
-        next.lost_image = None;
-    }
+    next.lost_image = lost_image_after(history, run, &report);
     match (run.kind, report.result) {
+        // A requested plan uses no retry budget.
+        (_, RunResult::Failed) if run.is_requested_plan() => {
+            next.unfinished |= reached_apply && !run.destroys;
+        }
+        // The plan is still requested.
+        (_, RunResult::Cancelled) if run.is_requested_plan() => next.plan_at = None,
         (_, RunResult::Failed) => {
             let failure_key = published
                 .err()
@@ -377,6 +390,7 @@ fn update_history(
             next.undone = after_apply(history, run, &report);
             next.drift = None;
             next.pending = None;
+            next.planned = None;
             next.checked_at = Some(now);
         }
         (RunKind::Apply | RunKind::Plan | RunKind::Destroy, RunResult::Changes) => {
@@ -385,11 +399,17 @@ fn update_history(
             next.pending =
                 asks.map(|asks| approval::new_pending_plan(run, report.number, asks, now));
         }
+        (RunKind::Drift, _) if run.mode == Mode::PlanOnly => {
+            record_plan(&mut next, run, &report, now);
+        }
+        // The result of a requested plan is only reported: with `driftDetection.mode: Correct`, recorded drift would start an apply.
+        (RunKind::Drift, _) if run.is_requested_plan() => {}
         (RunKind::Drift, RunResult::Done | RunResult::NoChanges) => {
             next.failures = Failures::default();
             next.undone = CorrectionHistory::default();
             next.drift = None;
             next.pending = None;
+            next.planned = None;
             next.checked_at = Some(now);
         }
         (RunKind::Drift, RunResult::Changes) => {
@@ -403,6 +423,7 @@ fn update_history(
                 since,
                 run: report.number,
             });
+            next.planned = None;
             next.checked_at = Some(now);
         }
         (
@@ -413,20 +434,17 @@ fn update_history(
             next.unfinished = false;
             next.drift = None;
             next.pending = None;
+            next.planned = None;
             next.failures = Failures::default();
         }
     }
     if reached_apply {
         // An approval is valid for one apply only (rule 6), so a plan that began to apply is no longer pending.
         next.pending = None;
+        next.planned = None;
     }
-    let is_unchanged = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
-    if !is_unchanged {
-        if is_repeated(next.reports.first(), &report) {
-            next.reports.remove(0);
-        }
-        next.reports.insert(0, report);
-        drop_old_reports(&mut next);
+    if !is_omitted(history, run, &report) {
+        add_report(&mut next, run, report);
     }
     next
 }
@@ -448,10 +466,67 @@ fn applied(run: &RunSpec, published: Option<Published>, now: Timestamp) -> Appli
     }
 }
 
-/// Drops the oldest reports beyond [`REPORTS`]. Keeps the reports of the run that found drift and of the run with the pending plan.
+/// Records the result of `run`, a successful plan of a resource with `spec.mode: PlanOnly`. The changes are drift if the planned
+/// configuration is applied.
+fn record_plan(next: &mut History, run: &RunSpec, report: &RunReport, now: Timestamp) {
+    let has_changes = report.result == RunResult::Changes;
+    let applied = next.applied.as_ref().filter(|_| !next.unfinished);
+    let is_applied = applied.is_some_and(|applied| applied.config_hash == run.config_hash);
+    let since = next.drift.as_ref().map_or(now, |drift| drift.since);
+    next.drift = (has_changes && is_applied).then_some(DriftFound {
+        since,
+        run: report.number,
+    });
+    if is_applied {
+        next.undone = if has_changes {
+            after_drift_check(&next.undone, report)
+        } else {
+            CorrectionHistory::default()
+        };
+    }
+    next.planned = Some(Planned {
+        run: report.number,
+        revision: run.revision.clone(),
+        context: run.context.clone(),
+        config_hash: run.config_hash.clone(),
+        own_hash: run.own_hash.clone(),
+        found: run.found.clone(),
+        has_changes,
+    });
+    next.failures = Failures::default();
+    next.pending = None;
+    next.checked_at = Some(now);
+}
+
+/// Whether the history omits `report`: `run` is a drift check without drift, but neither a requested plan nor the first plan of a
+/// configuration.
+fn is_omitted(history: &History, run: &RunSpec, report: &RunReport) -> bool {
+    let is_unchanged = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
+    is_unchanged && !run.is_requested_plan() && !is_new_plan(history, run)
+}
+
+/// Adds `report` to the reports in the history. The report of a drift check replaces an earlier one with the same differences.
+fn add_report(next: &mut History, run: &RunSpec, report: RunReport) {
+    if !run.is_requested_plan() && is_repeated(next.reports.first(), &report) {
+        next.reports.remove(0);
+    }
+    next.reports.insert(0, report);
+    drop_old_reports(next);
+}
+
+/// Whether `run` is a plan of a resource with `spec.mode: PlanOnly`, and the last plan had another configuration.
+fn is_new_plan(history: &History, run: &RunSpec) -> bool {
+    let planned = history.planned.as_ref();
+    run.mode == Mode::PlanOnly
+        && planned.is_none_or(|planned| planned.config_hash != run.config_hash)
+}
+
+/// Drops the oldest reports beyond [`REPORTS`]. Keeps the reports of the run that found drift, of the last plan with `spec.mode: PlanOnly`, and
+/// of the run with the pending plan.
 fn drop_old_reports(history: &mut History) {
     let kept_runs = [
         history.drift.as_ref().map(|drift| drift.run),
+        history.planned.as_ref().map(|planned| planned.run),
         history.pending.as_ref().map(|plan| plan.run),
     ];
     while history.reports.len() > REPORTS {
@@ -513,7 +588,8 @@ fn digest(report: &RunReport) -> Option<&String> {
 /// drift checks do not displace the reports of other runs from the history.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     last.is_some_and(|last| {
-        (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
+        !last.trigger.starts_with(PLAN_REQUESTED)
+            && (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
             && (report.kind, report.result) == (last.kind, last.result)
             && digest(last) == digest(report)
     })

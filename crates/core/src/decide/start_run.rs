@@ -87,6 +87,7 @@ impl RunRequest {
             judged_by: approval_policy::policy_digest(tf, self.inputs.approval.destroy),
             pod: case.pod_digest(self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
+            mode: tf.spec.mode,
             engine: history.base.as_ref().and_then(|base| base.engine.clone()),
             trace_id: trace_id(&record.key, tf, number, *now),
             protocol: PROTOCOL,
@@ -110,9 +111,13 @@ impl RunRequest {
         };
         let mut steps = run_objects(tf, seen, previous, history, self.kind, &self.inputs);
         let mut history = with_claim(history.clone(), &steps);
-        history.reconcile_at = requested(tf);
         history.waiting = None;
+        match &self.trigger {
+            Trigger::PlanRequested { request } => history.plan_at = Some(request.clone()),
+            _ => history.reconcile_at = requested(tf),
+        }
         match self.trigger {
+            Trigger::PlanRequested { .. } => {}
             Trigger::Requested => history.failures = Failures::default(),
             _ if opt_in::is_opted_in(tf, &history.failures) => {
                 history.failures = Failures::default();

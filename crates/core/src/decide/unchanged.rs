@@ -34,10 +34,8 @@ impl ReconcileCase<'_> {
         let quiet = match facts::open_run(&self.current) {
             Some(run) => self.keeps_ready(run.kind, &run.trigger, &run.config_hash),
             None => self
-                .history
-                .applied
-                .as_ref()
-                .is_some_and(|applied| self.is_applied(&applied.config_hash)),
+                .baseline()
+                .is_some_and(|baseline| self.is_current(baseline.config_hash)),
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
         let generation_observed = status.observed_generation == self.tf.metadata.generation;
@@ -85,12 +83,13 @@ impl ReconcileCase<'_> {
         (is_waiting && generation_observed).then(|| status.clone())
     }
 
-    /// Whether the last apply used the current spec and the last known context, and no run of this configuration has failed since.
+    /// Whether the last apply (with `spec.mode: PlanOnly`, the last plan) used the current spec and the last known context, and no run of this
+    /// configuration has failed since.
     fn is_last_source_applied(&self) -> bool {
         let source = self.last_source().ok_or_else(fetching);
         let target = self.target_of(source);
         let wanted = target.and_then(|target| target.wanted);
-        wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
+        wanted.is_ok_and(|wanted| self.is_current(&wanted.config.hash))
     }
 
     /// Returns the decision with the previous `status`. Creates missing objects of an active run.

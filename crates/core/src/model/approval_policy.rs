@@ -1,11 +1,14 @@
 //! Approval policy of a resource: which plans need approval (rule 5).
 
 use alustan_api::run::{ApprovalInputs, RunKind};
-use alustan_api::{ApprovalMode, EmptyingPolicy, Terraform};
+use alustan_api::{ApprovalMode, EmptyingPolicy, Mode, Terraform};
 use serde_json::json;
 
 use crate::digest;
 use crate::model::orphans;
+
+/// Result of [`policy_digest`] with `spec.mode: PlanOnly`.
+const PLAN_ONLY: &str = "plan only";
 
 /// Returns the approval policy of `tf` for the inputs of a run. `destroys`: whether the run is a destroy.
 pub(crate) fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
@@ -48,8 +51,12 @@ fn adopts(tf: &Terraform, destroys: bool) -> bool {
 }
 
 /// Returns the digest of the approval policy: 12 hexadecimal characters, or empty if `spec.approval` has its defaults and the resource does
-/// not adopt a state.
+/// not adopt a state. [`PLAN_ONLY`] with `spec.mode: PlanOnly`: a change of the mode cancels a plan or apply that has not changed objects yet,
+/// and starts a new count of failures.
 pub(crate) fn policy_digest(tf: &Terraform, destroys: bool) -> String {
+    if tf.spec.mode == Mode::PlanOnly && !destroys {
+        return PLAN_ONLY.to_owned();
+    }
     let allows_emptying = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
     if !may_need_approval(tf, destroys) && !allows_emptying {
         return String::new();

@@ -1,7 +1,7 @@
 //! Facts that follow from the metadata, spec, status, run record or Job of a resource, without an observation of other objects.
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
-use alustan_api::{ABANDON, DeletionPolicy, KEPT, Reason, State, Terraform};
+use alustan_api::{ABANDON, DeletionPolicy, KEPT, Mode, Reason, State, Terraform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube_core::ResourceExt;
 
@@ -76,6 +76,8 @@ pub(crate) enum DeletionHold {
     Orphaned,
     /// `suspend`: no run starts.
     Suspended,
+    /// `mode: PlanOnly`: no run applies or destroys.
+    PlanOnly,
 }
 
 impl DeletionHold {
@@ -83,11 +85,12 @@ impl DeletionHold {
     pub(crate) fn of(tf: &Terraform) -> Option<Self> {
         let spec = &tf.spec;
         let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
-        match (spec.deletion_protection, orphaned, spec.suspend) {
-            (true, _, _) => Some(Self::Protected),
-            (false, true, _) => Some(Self::Orphaned),
-            (false, false, true) => Some(Self::Suspended),
-            (false, false, false) => None,
+        match (spec.deletion_protection, orphaned, spec.suspend, spec.mode) {
+            (true, ..) => Some(Self::Protected),
+            (false, true, ..) => Some(Self::Orphaned),
+            (false, false, true, _) => Some(Self::Suspended),
+            (false, false, false, Mode::PlanOnly) => Some(Self::PlanOnly),
+            (false, false, false, Mode::Apply) => None,
         }
     }
 
@@ -97,6 +100,7 @@ impl DeletionHold {
             Self::Protected => "nothing is destroyed afterwards: spec.deletionProtection is true",
             Self::Orphaned => "nothing is destroyed afterwards: spec.deletionPolicy is Orphan",
             Self::Suspended => "nothing is destroyed afterwards: spec.suspend is true",
+            Self::PlanOnly => "nothing is destroyed afterwards: spec.mode is PlanOnly",
         }
     }
 }

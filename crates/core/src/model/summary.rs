@@ -10,7 +10,11 @@ use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 /// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.
-pub const USER_REQUESTED: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
+pub const USER_REQUESTED: [Reason; 3] = [
+    Reason::Suspended,
+    Reason::DeletionProtected,
+    Reason::PlanOnly,
+];
 
 /// `status.state` of a resource, and reason and message of its condition `Ready`. The status is rendered from these values.
 #[derive(Clone, Debug, PartialEq, Eq)]

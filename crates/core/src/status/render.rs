@@ -2,10 +2,11 @@
 
 use alustan_api::conditions::{self, Convergence, Kind, Verdict};
 use alustan_api::report::RunReport;
-use alustan_api::run::{History, RunRecord};
+use alustan_api::run::{History, Planned, RunRecord};
 use alustan_api::{
-    AppliedStatus, DriftStatus, Engine, ImageStatus, InventoryStatus, LockStatus, OutputsStatus,
-    PlanStatus, Reason, RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
+    AppliedStatus, DriftStatus, Engine, ImageStatus, InventoryStatus, LockStatus, Mode,
+    OutputsStatus, PlanStatus, Reason, RetryStatus, RunStatus, SourceStatus, State, Terraform,
+    TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -161,9 +162,20 @@ impl View<'_> {
         observed.or_else(|| previous?.source.clone())
     }
 
-    /// Returns the last plan, and whether it waits for approval.
+    /// Returns the last plan of `spec.mode: PlanOnly`. `None` with `spec.mode: Apply`.
+    fn planned(&self) -> Option<&Planned> {
+        let is_plan_only = self.tf.spec.mode == Mode::PlanOnly;
+        self.history.planned.as_ref().filter(|_| is_plan_only)
+    }
+
+    /// Returns the last plan, and whether it waits for approval. With `spec.mode: PlanOnly`, returns no plan without changes.
     fn plan(&self, summary: &Summary) -> Option<PlanStatus> {
         let pending = self.history.pending.as_ref();
+        if let Some(planned) = self.planned()
+            && !planned.has_changes
+        {
+            return None;
+        }
         let awaiting = pending.filter(|_| summary.reason == Reason::AwaitingApproval);
         let mut reports = self.history.reports.iter();
         let report = reports.find(|report| match awaiting {
@@ -189,7 +201,7 @@ impl View<'_> {
 
     /// Returns the state lock that the last run could not acquire.
     fn lock(&self, summary: &Summary) -> Option<LockStatus> {
-        let last_report = self.history.reports.first();
+        let last_report = self.history.last_report();
         let lock = last_report?.lock.as_ref().filter(|_| !summary.is_ready())?;
         Some(LockStatus {
             id: lock.id.clone(),
@@ -338,6 +350,21 @@ impl View<'_> {
                 Reason::ApplyFailed,
                 "an apply did not complete; its changes are unknown",
             ),
+            (_, None) if let Some(planned) = self.planned() => {
+                let report = self.history.report(planned.run);
+                let changes = report.and_then(|report| report.changes.as_ref());
+                let reason = if planned.has_changes {
+                    Reason::ChangesPlanned
+                } else {
+                    Reason::InSync
+                };
+                let message = match changes.filter(|_| planned.has_changes) {
+                    Some(changes) => differences(changes),
+                    None if planned.has_changes => "the plan has changes".to_owned(),
+                    None => "the real objects match the configuration".to_owned(),
+                };
+                Verdict::new(kind, !planned.has_changes, reason, message)
+            }
             (None, _) => Verdict::new(
                 kind,
                 None,

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use alustan_api::report::FailureClass;
-use alustan_api::{RECONCILE_AT, State};
+use alustan_api::{Mode, PLAN_AT, RECONCILE_AT, State};
 use alustan_core::model::facts::open_run;
+use alustan_core::model::plan_request;
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};
@@ -62,6 +63,8 @@ fn assert_converges(world: &mut World) {
     world.drifts_after_apply = false;
     world.edit(|tf| tf.with("/suspend", false));
     world.set_deletion_protection(false);
+    assert_plans(world);
+    world.edit(|tf| tf.with("/mode", "Apply"));
     let mut end = world.run_until_converged();
     while !world.is_ready() && world.approve() {
         end = world.run_until_converged();
@@ -96,6 +99,48 @@ fn assert_converges(world: &mut World) {
     assert_eq!(with_secret.count(), 0, "build Secrets are deleted");
     world.restore_images();
     assert_stays_converged(world);
+}
+
+/// Asserts that a resource with `spec.mode: PlanOnly` plans the wanted configuration and starts neither an apply nor a destroy. Its deletion
+/// waits if it has applied changes.
+fn assert_plans(world: &mut World) {
+    if world.tf.is_none() || world.tf().spec.mode == Mode::Apply {
+        return;
+    }
+    if world.run_until_converged().stalled && !world.is_deleted() {
+        assert!(world.ledger.may_be_stalled(), "{:?}", world.status());
+        world.edit(|tf| tf.annotated(RECONCILE_AT, "to plan"));
+        world.run_until_converged();
+    }
+    if world.is_deleted() {
+        return;
+    }
+    assert!(world.is_ready(), "not planned: {:?}", world.status());
+    // An apply that had started before the change of the mode has ended.
+    let (real, runs) = (world.real.clone(), world.run_number());
+    // The first plan fails if the registry has lost the image. The operator then builds the image for the second plan.
+    for request in ["to plan", "to plan again"] {
+        request_plan(world, request);
+    }
+    assert_eq!(world.run_number(), runs + 2, "{:?}", world.status());
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.ledger.planned.as_ref(), Some(&world.wanted_now()));
+    assert_eq!(world.real, real);
+}
+
+/// Requests a plan, and advances the clock until its run has ended.
+fn request_plan(world: &mut World, request: &str) {
+    world.edit(|tf| tf.annotated(PLAN_AT, request));
+    for _ in 0..40 {
+        let next = world.settle();
+        let record = world.record.as_ref().unwrap();
+        let is_requested = plan_request::requested_plan(world.tf(), &record.history).is_some();
+        if !is_requested && open_run(&record.record).is_none() {
+            return;
+        }
+        world.now = next.unwrap().max(world.now);
+    }
+    panic!("the plan does not end: {:?}", world.status());
 }
 
 /// Advances the clock by two hours without events. Asserts that only a few runs start, and that the numbers of reconciles and writes per

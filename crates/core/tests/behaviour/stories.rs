@@ -31,6 +31,7 @@ mod notifications;
 mod objects;
 mod pin;
 mod pin_fallback;
+mod plan_only;
 mod pod_options;
 mod pod_security;
 mod pod_startup;

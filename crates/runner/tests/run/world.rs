@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use alustan_api::Architecture;
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
     ApprovalInputs, ApprovedPlan, BackendInputs, EngineArguments, Inventory, ManagedState, Outputs,
     PROTOCOL, RunInputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts,
     StateLock, TimeLimits, Trigger, key,
 };
+use alustan_api::{Architecture, Mode};
 use alustan_state::fake::FakeSecrets;
 use alustan_state::store::Pointer;
 use k8s_openapi::jiff::Timestamp;
@@ -35,6 +35,10 @@ pub(crate) struct World {
     calls: api::Calls,
     pub(crate) inputs: RunInputs,
     pub(crate) vars: BTreeMap<String, String>,
+    /// `spec.mode` of the resource.
+    pub(crate) mode: Mode,
+    /// Cause of the next runs.
+    pub(crate) trigger: Trigger,
     /// Digest of the context in the run record.
     pub(crate) context: Option<String>,
     /// Pods of earlier runs that have certainly ended.
@@ -135,6 +139,8 @@ impl World {
             calls,
             inputs,
             vars: BTreeMap::new(),
+            mode: Mode::Apply,
+            trigger: Trigger::Created,
             context: None,
             earlier_pods: Vec::new(),
             user: None,
@@ -258,7 +264,7 @@ impl World {
             cache: false,
             unpack: false,
             kind,
-            trigger: Trigger::Created,
+            trigger: self.trigger.clone(),
             job: format!("web-{kind}-{}", self.number),
             revision: None,
             context: self.context.clone(),
@@ -271,6 +277,7 @@ impl World {
             judged_by: String::new(),
             pod: String::new(),
             destroys: false,
+            mode: self.mode,
             engine: None,
             trace_id: String::new(),
             protocol: PROTOCOL,

@@ -1,7 +1,7 @@
 //! Events of the simulation and their frequencies.
 
 use alustan_api::report::FailureClass;
-use alustan_api::{ABANDON, RECONCILE_AT};
+use alustan_api::{ABANDON, PLAN_AT, RECONCILE_AT};
 use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
@@ -46,6 +46,8 @@ pub(super) enum Event {
     Orphan(bool),
     DestroyMode(&'static str),
     ReconcileAt(u8),
+    PlanOnly(bool),
+    PlanAt(u8),
     Restart,
     Clock(i64),
 }
@@ -116,6 +118,8 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Orphan),
         1 => prop_oneof![Just("Auto"), Just("Manual")].prop_map(Event::DestroyMode),
         2 => (0..4_u8).prop_map(Event::ReconcileAt),
+        3 => any::<bool>().prop_map(Event::PlanOnly),
+        3 => (0..4_u8).prop_map(Event::PlanAt),
         1 => Just(Event::Restart),
         8 => prop_oneof![6 => 1..120_i64, 4 => 600..7_200_i64, 1 => -600..0_i64].prop_map(Event::Clock),
     ]
@@ -205,6 +209,11 @@ pub(super) fn apply_event(world: &mut World, event: &Event) {
         Event::ReconcileAt(value) => {
             world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));
         }
+        Event::PlanOnly(is_set) => {
+            let mode = if is_set { "PlanOnly" } else { "Apply" };
+            world.edit(|tf| tf.with("/mode", mode));
+        }
+        Event::PlanAt(value) => drop(world.edit(|tf| tf.annotated(PLAN_AT, &value.to_string()))),
         Event::Restart => drop(world.restart()),
         Event::Clock(seconds) => drop(world.advance_clock(seconds)),
     }

@@ -2,12 +2,13 @@
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
-use alustan_api::{DeletionPolicy, State, TerraformStatus};
+use alustan_api::{DeletionPolicy, Mode, State, TerraformStatus};
 use alustan_core::model::facts::{self, open_run};
 use alustan_core::observed::RecordSeen;
-use alustan_core::step::{Decision, Step};
+use alustan_core::step::{Decision, Object, Step};
+use kube_core::ResourceExt;
 
-use super::{Observation, World, condition};
+use super::{Config, Observation, World, condition};
 
 impl World {
     /// Checks that each status is consistent, that its message says what to do or when the next attempt is, and that `Ready` is correct and
@@ -17,6 +18,7 @@ impl World {
             decision.start.is_none() || !self.is_kept(),
             "a run is started for what is deleted and to be kept"
         );
+        self.check_mode(decision);
         let statuses = std::iter::once(&decision.status);
         for status in statuses.chain(decision.start.as_ref().map(|start| &start.status)) {
             self.check_status(status);
@@ -32,7 +34,32 @@ impl World {
     fn is_kept(&self) -> bool {
         let spec = &self.tf().spec;
         let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
-        self.is_deleted() && (spec.deletion_protection || orphaned || spec.suspend)
+        let plan_only = spec.mode == Mode::PlanOnly;
+        self.is_deleted() && (spec.deletion_protection || orphaned || spec.suspend || plan_only)
+    }
+
+    /// Checks that no Job of an apply or destroy, and no pin, is created with `spec.mode: PlanOnly`.
+    fn check_mode(&self, decision: &Decision) {
+        if self.tf().spec.mode == Mode::Apply {
+            return;
+        }
+        let start = decision.start.iter().flat_map(|start| &start.steps);
+        for step in decision.steps.iter().chain(start) {
+            match step {
+                Step::CreateJob(job) => {
+                    let name = job.name_any();
+                    let is_change = [RunKind::Plan, RunKind::Apply, RunKind::Destroy]
+                        .iter()
+                        .any(|kind| name.starts_with(&format!("web-{kind}-")));
+                    assert!(!is_change, "{name} is created with mode PlanOnly");
+                }
+                Step::Ensure(object) => {
+                    let is_pin = matches!(&**object, Object::Secret(secret) if secret.name_any() == "web-pin");
+                    assert!(!is_pin, "a pin is written with mode PlanOnly");
+                }
+                _ => {}
+            }
+        }
     }
 
     fn check_status(&self, status: &TerraformStatus) {
@@ -82,11 +109,18 @@ impl World {
             !self.is_deleted(),
             "a deleted resource is ready: {status:?}"
         );
+        let is_planned = |wanted: &Config| {
+            self.tf().spec.mode == Mode::PlanOnly && self.ledger.planned.as_ref() == Some(wanted)
+        };
+        let wanted = self.wanted(observation);
+        if wanted.as_ref().is_some_and(is_planned) {
+            return;
+        }
         assert!(
             !self.real.partial,
             "a half-done change is ready: {status:?}"
         );
-        if let Some(wanted) = self.wanted(observation) {
+        if let Some(wanted) = wanted {
             assert_eq!(
                 self.real.config.as_ref(),
                 Some(&wanted),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Pin, RunKind, RunPhase, RunRecord};
-use alustan_api::{ABANDON, DeletionPolicy, Terraform};
+use alustan_api::{ABANDON, DeletionPolicy, Mode, Terraform};
 use alustan_core::observed::RecordSeen;
 use kube_core::ResourceExt;
 
@@ -32,6 +32,8 @@ pub(crate) enum Situation {
     NotConverging,
     OrphanLock,
     Outage,
+    PlanRequested,
+    Planned,
     Refused,
     RunFailed,
     Stale,
@@ -40,7 +42,7 @@ pub(crate) enum Situation {
 
 impl Situation {
     /// All situations.
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Applied,
         Self::Approved,
         Self::BuildFailed,
@@ -57,6 +59,8 @@ impl Situation {
         Self::NotConverging,
         Self::OrphanLock,
         Self::Outage,
+        Self::PlanRequested,
+        Self::Planned,
         Self::Refused,
         Self::RunFailed,
         Self::Stale,
@@ -79,6 +83,12 @@ pub(crate) struct Ledger {
     /// Retry budget that all failures have used, by [`Self::budget_key`].
     used_budgets: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
+    /// Configuration of the last successful drift check or plan.
+    pub(crate) planned: Option<Config>,
+    /// Numbers of the runs with `spec.mode: PlanOnly`.
+    plan_only: BTreeSet<i64>,
+    /// Numbers of the runs that annotation `alustan.io/plan-at` requested. They use no retry budget.
+    requested_plans: BTreeSet<i64>,
     /// Ids of the plans that waited for approval, each with the configuration of its run.
     pending_plans: BTreeMap<String, Option<Config>>,
     /// Ids of the approved plans.
@@ -142,6 +152,14 @@ impl Ledger {
         if run.destroys {
             self.destroys.insert(record.number, run.config_hash.clone());
         }
+        if run.mode == Mode::PlanOnly {
+            self.plan_only.insert(record.number);
+        }
+        if run.is_requested_plan() {
+            self.requested_plans.insert(record.number);
+            self.reached(Situation::PlanRequested);
+            return;
+        }
         let (key, count) = &self.failure_streak;
         assert!(
             *key != self.budget_key(record.number) || *count < LIMIT,
@@ -153,6 +171,8 @@ impl Ledger {
     pub(crate) fn forget_runs(&mut self) {
         self.decided.clear();
         self.jobs.clear();
+        self.plan_only.clear();
+        self.requested_plans.clear();
     }
 
     /// Records the creation of a Job of run `number`.
@@ -199,7 +219,10 @@ impl Ledger {
         failure: Option<&Failure>,
     ) {
         self.kinds.push((kind, result));
+        let is_plan_only = self.plan_only.contains(&number);
+        let is_requested = self.requested_plans.contains(&number);
         match result {
+            RunResult::Failed if is_requested => {}
             RunResult::Failed => {
                 self.reached(Situation::RunFailed);
                 let key = self.budget_key(number);
@@ -207,6 +230,15 @@ impl Ledger {
             }
             RunResult::Cancelled => {}
             RunResult::Done | RunResult::NoChanges | RunResult::Changes => {
+                if kind == RunKind::Drift {
+                    self.planned = self.decided(number).cloned();
+                }
+                if is_plan_only {
+                    self.reached(Situation::Planned);
+                }
+                if is_requested && !is_plan_only {
+                    return;
+                }
                 self.new_budget();
                 self.reached(match kind {
                     RunKind::Destroy => Situation::Destroyed,
@@ -219,6 +251,9 @@ impl Ledger {
     /// Records that a pod of the current run terminated without a report.
     pub(crate) fn lost(&mut self, number: i64) {
         self.reached(Situation::Lost);
+        if self.requested_plans.contains(&number) {
+            return;
+        }
         let key = self.budget_key(number);
         self.failed(&key, FailureClass::Transient);
     }
