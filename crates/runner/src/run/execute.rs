@@ -21,6 +21,7 @@ use alustan_api::run::RunKind;
 use crate::engine::NO_COLOR;
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, user};
+use crate::plan;
 use crate::run::session::Session;
 
 use goal::Goal;
@@ -95,7 +96,7 @@ impl Session {
         ))
     }
 
-    /// Executes a drift check. Returns whether the plan has changes.
+    /// Executes a drift check. Returns whether the plan has changes. Publishes the text of a speculative plan.
     async fn check_drift(
         &self,
         state: &mut StateOwnership,
@@ -105,6 +106,11 @@ impl Session {
             return Ok(RunResult::NoChanges);
         }
         findings.changes = self.changes().await;
+        if self.is_speculative() && self.paths.plan_file().is_file() {
+            let number = self.record.identity().number;
+            self.publish_plan(&plan::text::SPECULATIVE, &number.to_string())
+                .await;
+        }
         Ok(RunResult::Changes)
     }
 

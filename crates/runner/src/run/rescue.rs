@@ -11,9 +11,9 @@ use alustan_api::run::key;
 use alustan_state::retry::Patience;
 
 use crate::engine::command::StopPolicy;
-use crate::failure::{RunStep, cut, transient};
+use crate::failure::{RunStep, cut, transient, user};
 use crate::file_system::write_private;
-use crate::record::RecordError;
+use crate::record::{Identity, RecordError};
 use crate::run::execute::outcome::{Ended, Findings};
 use crate::run::session::Session;
 use crate::state::unsaved::{self, KeepError};
@@ -133,7 +133,17 @@ impl Session {
     }
 
     /// Pushes the unsaved state of an earlier run to the backend.
+    ///
+    /// # Errors
+    /// Fails if the run creates a speculative plan and there is an unsaved state: the run writes no state, and a plan with the outdated state
+    /// would be wrong.
     pub(crate) async fn push_unsaved_state(&self) -> Result<(), Ended> {
+        if self.is_speculative() {
+            if self.has_unsaved_state() {
+                return Err(not_pushed(self.record.identity()).into());
+            }
+            return Ok(());
+        }
         for location in [UnsavedLocation::Report, UnsavedLocation::Cache] {
             let Some(state) = self.unsaved_state_in(location) else {
                 continue;
@@ -241,4 +251,16 @@ impl Session {
         .await?;
         Ok(())
     }
+}
+
+fn not_pushed(identity: &Identity) -> Failure {
+    let (name, namespace) = (identity.resource(), &identity.namespace);
+    user(
+        Reason::StateNotSaved,
+        format!(
+            "an earlier run could not save the state, and a plan that is not applied does not save it. \
+             Nothing was changed. The next run that applies saves the state: with spec.mode: PlanOnly, set \
+             spec.mode: Apply; otherwise kubectl alustan reconcile {name} --apply -n {namespace}"
+        ),
+    )
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::{Failure, StepTimes, Undeclared};
-use alustan_api::run::{RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
+use alustan_api::run::{RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, StateLock};
 use alustan_api::{Reason, cli_config};
 use alustan_state::secrets::Secrets;
 
@@ -220,6 +220,12 @@ impl Session {
     pub(crate) fn destroys(&self) -> bool {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
+    }
+
+    /// Whether the run creates a speculative plan and must not write the state ([`RunSpec::is_speculative`]).
+    pub(crate) fn is_speculative(&self) -> bool {
+        let run = self.claimed.run.as_ref();
+        run.is_some_and(RunSpec::is_speculative)
     }
 
     /// Whether an apply executes a plan that a previous step created. False only for `scripts.apply` without `scripts.plan`.

@@ -21,6 +21,7 @@ mod interruption;
 mod inventory;
 mod locks;
 mod ownership;
+mod plan_only;
 mod prepare;
 mod registries;
 mod s3;

@@ -18,6 +18,7 @@ use crate::file_system::write_private;
 use crate::plan;
 use crate::plan::changes::PlanSummary;
 use crate::plan::id::{PlanIdInputs, plan_id};
+use crate::plan::text::TextEntry;
 use crate::run::session::{Session, stopped};
 
 /// Reason for which a plan needs approval: the resource adopts the state of the plan.
@@ -245,14 +246,18 @@ impl Session {
         because: Vec<String>,
         findings: &mut Findings,
     ) -> RunResult {
-        tokio::join!(self.keep_plan(), self.publish_plan(&id));
+        tokio::join!(
+            self.keep_plan(),
+            self.publish_plan(&plan::text::PENDING, &id)
+        );
         crate::log!("plan {id} waits for approval");
         findings.asks = Some(PlanAsks { id, because });
         RunResult::Changes
     }
 
-    /// Writes the text of the plan to a Secret, for review. Errors are only logged, because the log also contains the text.
-    async fn publish_plan(&self, id: &str) {
+    /// Writes the text of the plan to the data keys `entry` of a Secret, for review. Errors are only logged, because the log also contains the
+    /// text.
+    pub(super) async fn publish_plan(&self, entry: &TextEntry, id: &str) {
         let Some(secret) = &self.inputs.plan_secret else {
             return;
         };
@@ -270,7 +275,7 @@ impl Session {
             .commands
             .redactor
             .text(&String::from_utf8_lossy(&shown));
-        if let Err(error) = plan::text::publish(&*self.secrets, secret, id, &text).await {
+        if let Err(error) = plan::text::publish(&*self.secrets, secret, entry, id, &text).await {
             crate::log!("failed to publish the plan in Secret {secret}: {error}");
         }
     }

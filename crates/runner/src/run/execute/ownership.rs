@@ -163,14 +163,14 @@ impl Session {
 
     /// Returns the lineage of the state at the end of a run, if the state belongs to the resource. Sends no request: returns `None` if the
     /// run has not read a lineage and the run record contains none. An adopted state belongs to the resource after a successful run, even if
-    /// the run changed nothing.
+    /// the run changed nothing, but not after a speculative plan.
     pub(super) async fn lineage_of_ours(
         &self,
         state: &StateOwnership,
         result: Option<RunResult>,
     ) -> Option<String> {
         let applied = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
-        if state.is_taken_over() && !applied {
+        if state.is_taken_over() && (!applied || self.is_speculative()) {
             return None;
         }
         match &self.server {

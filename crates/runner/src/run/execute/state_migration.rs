@@ -44,6 +44,7 @@ impl Session {
         let (old_head, new_head) = (read(&state)?, self.head_here().await?);
         let proven = self.inputs.applied_before || old.managed.is_some();
         match transfer(&self.claimed.lineage, proven, &old_head, &new_head) {
+            Transfer::Copy if self.is_speculative() => Err(not_copied(&from).into()),
             Transfer::Copy => {
                 self.copy(&state, &old_head, &new_head).await?;
                 self.log_migration(&from, &old_head);
@@ -227,6 +228,17 @@ impl Session {
             ),
         )
     }
+}
+
+fn not_copied(from: &str) -> Failure {
+    user(
+        Reason::MigrationFailed,
+        format!(
+            "the state is at {from}, and a plan that is not applied does not copy the state to the new \
+             location (spec.backend.migrate). Nothing was changed. Set spec.mode: Apply: the next run \
+             copies the state"
+        ),
+    )
 }
 
 fn unsaved(from: &str) -> Failure {
