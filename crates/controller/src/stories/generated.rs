@@ -1,7 +1,7 @@
 //! Property tests: for random sequences of events and faults, the rules hold, and the resource converges once the faults end.
 
-use alustan_api::RECONCILE_AT;
 use alustan_api::report::FailureClass;
+use alustan_api::{Mode, PLAN_AT, RECONCILE_AT, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};
@@ -27,6 +27,8 @@ enum Event {
     Suspend(bool),
     Drift,
     RequestRun(u8),
+    PlanOnly(bool),
+    RequestPlan(u8),
     Delete,
     Restart,
     DenyJobs(bool),
@@ -69,6 +71,8 @@ fn event() -> impl Strategy<Value = Event> {
         3 => prop::bool::weighted(0.4).prop_map(Event::Suspend),
         3 => Just(Event::Drift),
         2 => (0..4_u8).prop_map(Event::RequestRun),
+        3 => any::<bool>().prop_map(Event::PlanOnly),
+        3 => (0..4_u8).prop_map(Event::RequestPlan),
         3 => Just(Event::Delete),
         2 => Just(Event::Restart),
         2 => any::<bool>().prop_map(Event::DenyJobs),
@@ -106,7 +110,12 @@ impl Simulation {
             Event::Approve => drop(self.approve()),
             Event::Suspend(suspend) => self.edit(&json!({"suspend": suspend})),
             Event::Drift => self.pods.real.has_drifted |= self.pods.real.config.is_some(),
-            Event::RequestRun(value) => self.request_run(&value.to_string()),
+            Event::RequestRun(value) => self.annotate(RECONCILE_AT, &value.to_string()),
+            Event::PlanOnly(is_set) => {
+                let mode = if is_set { "PlanOnly" } else { "Apply" };
+                self.edit(&json!({ "mode": mode }));
+            }
+            Event::RequestPlan(value) => self.annotate(PLAN_AT, &value.to_string()),
             Event::Delete if self.resource().is_some() => self.cluster.delete("terraforms", "web"),
             Event::Delete => {}
             Event::Restart => self.restart().await,
@@ -118,9 +127,9 @@ impl Simulation {
         }
     }
 
-    fn request_run(&self, value: &str) {
+    fn annotate(&self, annotation: &str, value: &str) {
         if self.resource().is_some() {
-            let change = json!({"metadata": {"annotations": {RECONCILE_AT: value}}});
+            let change = json!({"metadata": {"annotations": {annotation: value}}});
             self.cluster.merge("terraforms", "web", &change);
         }
     }
@@ -146,13 +155,44 @@ impl Simulation {
         }
     }
 
+    /// Asserts that a resource with `spec.mode: PlanOnly` becomes Ready without an apply, and plans on request. Its deletion ends or waits.
+    async fn assert_plans(&mut self) {
+        let is_deleted = |tf: &Terraform| tf.metadata.deletion_timestamp.is_some();
+        let is_planned = |simulation: &Self| match simulation.resource() {
+            Some(tf) if !is_deleted(&tf) => simulation.has_condition("Ready"),
+            Some(_) => simulation.has_condition("Stalled"),
+            None => true,
+        };
+        self.run_until(is_planned, "with mode PlanOnly").await;
+        if self.resource().is_none_or(|tf| is_deleted(&tf)) {
+            return;
+        }
+        let real = self.pods.real.clone();
+        self.annotate(PLAN_AT, "after the faults");
+        let has_ended = |simulation: &Self| {
+            let status = simulation.resource().and_then(|tf| tf.status);
+            let mut runs = status.into_iter().flat_map(|status| status.runs);
+            runs.any(|run| run.trigger == "plan requested after the faults")
+        };
+        self.run_until(has_ended, "a requested plan").await;
+        assert_eq!(self.pods.real, real);
+    }
+
     /// Ends all faults. Asserts that the wanted configuration is applied, or that the deleted resource is destroyed, and that the operator
     /// then writes nothing.
     async fn assert_converges(&mut self) {
         self.cluster.deny_jobs(false);
         self.change_remote(|remote| (remote.is_git_down, remote.is_registry_down) = (false, false));
         self.edit(&json!({"suspend": false, "approval": {"mode": "Auto"}}));
-        self.request_run("after the faults");
+        self.annotate(RECONCILE_AT, "after the faults");
+        if self
+            .resource()
+            .is_some_and(|tf| tf.spec.mode == Mode::PlanOnly)
+        {
+            self.assert_plans().await;
+            self.edit(&json!({"mode": "Apply"}));
+            self.annotate(RECONCILE_AT, "after the plans");
+        }
         let is_settled = |simulation: &Self| match simulation.resource() {
             Some(tf) if tf.metadata.deletion_timestamp.is_none() => {
                 let is_wanted = simulation.pods.real.config == simulation.wanted();

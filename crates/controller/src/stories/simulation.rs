@@ -1,9 +1,13 @@
 //! A cluster, a git server, a registry and an operator with one resource.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use alustan_api::Terraform;
+use alustan_api::labels::IMAGE_TAG;
+use alustan_api::{Mode, Terraform};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::operator::{Operator, Remote};
@@ -99,13 +103,30 @@ impl Simulation {
     /// Reconciles without new watch events. Restarts the operator after a crash.
     pub(super) async fn reconcile_with_stale_caches(&mut self) -> Option<Duration> {
         let tf = self.resource()?;
+        let (mode, jobs) = (tf.spec.mode, self.run_jobs());
         self.operator.prepare_answers(&tf, &self.remote).await;
         let result = Box::pin(reconcile_object(&Guarded(Ok(tf)), &self.operator.ctx)).await;
+        for job in self.run_jobs().difference(&jobs) {
+            let is_change = !job.starts_with("web-drift-");
+            assert!(
+                mode == Mode::Apply || !is_change,
+                "{job} is created with mode PlanOnly"
+            );
+        }
         if self.cluster.is_crashed() {
             self.cluster.inject(None);
             self.restart().await;
         }
         result.ok()?.requeue_after
+    }
+
+    /// Returns the names of the Jobs of runs.
+    fn run_jobs(&self) -> BTreeSet<String> {
+        let jobs = self.cluster.all::<Job>("jobs");
+        let runs = jobs
+            .iter()
+            .filter(|job| !job.labels().contains_key(IMAGE_TAG));
+        runs.map(ResourceExt::name_any).collect()
     }
 
     /// Completes all active builds. Returns whether a build was active.
