@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use alustan_api::labels::{COMPONENT, Component, NAME};
-use alustan_api::{APPLY_AT, RECONCILE_AT, Terraform, labels, names};
+use alustan_api::{APPLY_AT, PLAN_AT, RECONCILE_AT, Terraform, labels, names};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
@@ -295,6 +295,104 @@ async fn approve_is_refused_without_a_pending_plan() {
         "{why}"
     );
     assert_eq!(get(&space, "web").await.spec.approval.plan, None);
+}
+
+/// Returns a status with a run that created a speculative plan for the request `request`.
+fn planned(request: &str, result: &str, plan: Option<&str>) -> Value {
+    let mut status = status("Planned", "True", "ChangesPlanned");
+    let failure = (result == "Failed").then_some("PlanFailed");
+    status["runs"] = json!([{
+        "number": 7, "kind": "drift", "trigger": format!("plan requested {request}"), "result": result,
+        "plan": plan, "reason": failure, "error": failure.map(|_| "Error: invalid argument"),
+        "seconds": 3, "job": "web-drift-7",
+    }]);
+    status["plan"] = json!({"summary": "+1 ~0 -0", "add": 1, "change": 0, "destroy": 0});
+    status
+}
+
+/// Runs `plan web --now --wait`, and writes the status with the result of the requested plan, as the operator does.
+async fn plan_now(space: &Space, result: &str, plan: Option<&str>) -> CommandOutput {
+    let before = get(space, "web").await.annotations().get(PLAN_AT).cloned();
+    let operator = async {
+        let mut requested = before.clone();
+        while requested == before {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            requested = get(space, "web").await.annotations().get(PLAN_AT).cloned();
+        }
+        let request = requested.unwrap();
+        apply(space, &resource("web"), planned(&request, result, plan)).await;
+    };
+    let (output, ()) = tokio::join!(run(space, "plan web --now --wait --timeout 60s"), operator);
+    output
+}
+
+#[tokio::test]
+async fn plan_now_waits_for_its_plan_and_prints_it() {
+    let space = Space::new().await;
+    apply_as_applied(&space, "web").await;
+    let text = json!({
+        "plan.txt": "of another plan", "id": "0123",
+        "speculative-plan.txt": "+ null_resource.a\n", "speculative-run": "7",
+    });
+    create_secret(&space, &names::plan("web"), text).await;
+    let printed = plan_now(&space, "Changes", Some("+1 ~0 -0"))
+        .await
+        .success();
+    let wanted = format!(
+        "+ null_resource.a\n\nthe plan of {}/web (run 7) has changes, which are not applied: +1 ~0 -0\n",
+        space.namespace
+    );
+    assert_eq!(printed, wanted);
+    let printed = plan_now(&space, "NoChanges", None).await.success();
+    assert!(printed.ends_with("(run 7) has no changes\n"), "{printed}");
+    let why = plan_now(&space, "Failed", None).await.failure();
+    assert!(
+        why.contains("failed (PlanFailed): Error: invalid argument"),
+        "{why}"
+    );
+    let web = get(&space, "web").await;
+    assert_eq!(web.annotations().get(RECONCILE_AT), None);
+}
+
+#[tokio::test]
+async fn plan_now_is_refused_for_a_suspended_resource() {
+    let space = Space::new().await;
+    let suspended = with(resource("web"), "/suspend", Some(json!(true)));
+    apply(&space, &suspended, status("Success", "True", "Suspended")).await;
+    let why = run(&space, "plan web --now").await.failure();
+    assert!(
+        why.contains("it is suspended; to resume it: kubectl alustan resume web"),
+        "{why}"
+    );
+    assert_eq!(get(&space, "web").await.annotations().get(PLAN_AT), None);
+}
+
+#[tokio::test]
+async fn plan_of_a_plan_only_resource_is_its_last_plan() {
+    let space = Space::new().await;
+    let plan_only = with(resource("web"), "/mode", Some(json!("PlanOnly")));
+    apply(
+        &space,
+        &plan_only,
+        planned("now", "Changes", Some("+1 ~0 -0")),
+    )
+    .await;
+    let output = run(&space, "plan web").await;
+    assert!(
+        output
+            .stderr
+            .contains("the text of the plan of run 7 is not stored"),
+        "{output:?}"
+    );
+    let text = json!({"speculative-plan.txt": "+ null_resource.a\n", "speculative-run": "7"});
+    create_secret(&space, &names::plan("web"), text).await;
+    let printed = run(&space, "plan web").await.success();
+    assert!(printed.starts_with("+ null_resource.a\n"), "{printed}");
+    let why = run(&space, "approve web").await.failure();
+    assert!(
+        why.contains("no plan of ") && why.contains("Planned (ChangesPlanned)"),
+        "{why}"
+    );
 }
 
 #[tokio::test]

@@ -1,33 +1,56 @@
-//! `plan`: prints the text of the pending plan.
+//! `plan`: prints the text of the pending plan or of the last speculative plan, and requests plans.
 
-use alustan_api::ObjectKey;
+mod now;
+
+use std::time::Duration;
+
 use alustan_api::names::{self, plan_key};
+use alustan_api::report::RunResult;
+use alustan_api::run::RunKind;
+use alustan_api::{Mode, ObjectKey, RunStatus, Terraform};
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 
 use crate::cluster::{Cluster, call};
+use crate::commands::wait::duration;
 use crate::error::Error;
 use crate::pending::{Pending, pending};
 use crate::print;
 
-/// Print the plan that waits for approval, and the command that approves it.
+/// Print the plan that waits for approval, and the command that approves it. With `mode: PlanOnly`, print the last plan.
 #[derive(Debug, Args)]
 pub(crate) struct Plan {
     /// Name of the resource.
     name: String,
+    /// Request a plan immediately, without an apply. A run that is in progress ends first. The plan uses no approval and no
+    /// retry budget, and corrects no drift.
+    #[arg(long)]
+    now: bool,
+    /// With --now: wait for the plan, and print it. Fails if the plan fails.
+    #[arg(long, requires = "now")]
+    wait: bool,
+    /// Timeout of --wait, for example 90s, 10m, 1h30m.
+    #[arg(long, default_value = "10m", value_parser = duration, requires = "wait")]
+    timeout: Duration,
 }
 
 impl Plan {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        if self.now {
+            return Box::pin(self.plan_now(cluster)).await;
+        }
         let tf = cluster.resource(&self.name).await?;
-        let pending = match pending(&tf) {
-            Ok(pending) => pending,
-            Err(none) => return print::line(&none.to_string()),
+        let pending = match (pending(&tf), last_plan(&tf)) {
+            (Ok(pending), _) => pending,
+            (Err(_), Some(run)) => {
+                return Box::pin(self.print_result(cluster, &tf, run)).await;
+            }
+            (Err(none), None) => return print::line(&none.to_string()),
         };
-        let secret = names::plan(&self.name);
-        let action = format!("read Secret {}", cluster.key(&secret));
-        let object = call(&action, cluster.api::<Secret>().get_opt(&secret)).await?;
-        match object.and_then(|secret| text(&secret, &pending)) {
+        let text = self
+            .text(cluster, plan_key::TEXT, plan_key::ID, &pending.id)
+            .await?;
+        match text {
             Some(text) => print::line(text.trim_end())?,
             None => print::note(&format!(
                 "the text of plan {} is not stored; see `kubectl alustan logs {} -n {}`",
@@ -41,13 +64,87 @@ impl Plan {
              kubectl alustan approve {name} {id} -n {namespace}"
         ))
     }
+
+    /// Requests a plan. With `--wait`, waits for its result and prints it.
+    async fn plan_now(&self, cluster: &Cluster) -> Result<(), Error> {
+        let requested = now::request(cluster, &self.name).await?;
+        if !self.wait {
+            let (name, namespace) = (&self.name, &cluster.namespace);
+            print::note(&format!(
+                "the result is the newest entry with trigger `plan requested …` in status.runs: kubectl \
+                 get tf {name} -n {namespace} -o yaml"
+            ));
+            return Ok(());
+        }
+        let (tf, run) = now::wait(cluster, &self.name, requested, self.timeout).await?;
+        self.print_result(cluster, &tf, &run).await
+    }
+
+    /// Prints the result of `run`, which created a speculative plan.
+    ///
+    /// # Errors
+    /// If the run failed.
+    async fn print_result(
+        &self,
+        cluster: &Cluster,
+        tf: &Terraform,
+        run: &RunStatus,
+    ) -> Result<(), Error> {
+        let ObjectKey { namespace, name } = ObjectKey::of(tf);
+        let number = run.number;
+        let see_logs = format!("`kubectl alustan logs {name} --run {number} -n {namespace}`");
+        if run.result == RunResult::Failed.as_str() {
+            let reason = run.reason.as_deref().unwrap_or("Failed");
+            let error = run.error.as_deref().unwrap_or("no message");
+            return Err(Error::Refused(format!(
+                "the plan of {namespace}/{name} (run {number}) failed ({reason}): {error}; see {see_logs}"
+            )));
+        }
+        let Some(summary) = &run.plan else {
+            return print::line(&format!(
+                "the plan of {namespace}/{name} (run {number}) has no changes"
+            ));
+        };
+        let (text, id) = (plan_key::SPECULATIVE_TEXT, plan_key::SPECULATIVE_RUN);
+        match self.text(cluster, text, id, &number.to_string()).await? {
+            Some(text) => print::line(text.trim_end())?,
+            None => print::note(&format!(
+                "the text of the plan of run {number} is not stored; see {see_logs}"
+            )),
+        }
+        print::line(&format!(
+            "\nthe plan of {namespace}/{name} (run {number}) has changes, which are not applied: {summary}"
+        ))
+    }
+
+    /// Returns the data key `text` of the plan Secret. `None` if the data key `id` is not `wanted`.
+    async fn text(
+        &self,
+        cluster: &Cluster,
+        text: &str,
+        id: &str,
+        wanted: &str,
+    ) -> Result<Option<String>, Error> {
+        let secret = names::plan(&self.name);
+        let action = format!("read Secret {}", cluster.key(&secret));
+        let object = call(&action, cluster.api::<Secret>().get_opt(&secret)).await?;
+        Ok(object.and_then(|secret| text_in(&secret, text, id, wanted)))
+    }
 }
 
-/// Returns the plan text in `secret`. `None` if the Secret contains the text of another plan.
-fn text(secret: &Secret, plan: &Pending) -> Option<String> {
+/// Returns the run that created the last speculative plan. `None` with `spec.mode: Apply`, and if the plan has no changes.
+fn last_plan(tf: &Terraform) -> Option<&RunStatus> {
+    let status = tf.status.as_ref()?;
+    let has_plan = tf.spec.mode == Mode::PlanOnly && status.plan.is_some();
+    let mut runs = status.runs.iter().filter(|_| has_plan);
+    runs.find(|run| run.kind == RunKind::Drift && run.plan.is_some())
+}
+
+/// Returns the data key `text` of `secret`. `None` if the data key `id` is not `wanted`: the text is that of another plan.
+fn text_in(secret: &Secret, text: &str, id: &str, wanted: &str) -> Option<String> {
     let data = secret.data.as_ref()?;
-    let of_it = data.get(plan_key::ID)?.0 == plan.id.as_bytes();
-    let text = data.get(plan_key::TEXT).filter(|_| of_it)?;
+    let of_it = data.get(id)?.0 == wanted.as_bytes();
+    let text = data.get(text).filter(|_| of_it)?;
     Some(String::from_utf8_lossy(&text.0).into_owned())
 }
 
@@ -63,10 +160,7 @@ mod tests {
     fn plan_text_of_another_plan_is_not_shown(#[case] id: &str, #[case] wanted: Option<&str>) {
         let secret = json!({"data": {"id": id, "plan.txt": "dGV4dA=="}});
         let secret: Secret = serde_json::from_value(secret).unwrap();
-        let plan = Pending {
-            id: "0123".into(),
-            summary: "+1 ~0 -0".into(),
-        };
-        assert_eq!(text(&secret, &plan).as_deref(), wanted);
+        let text = text_in(&secret, plan_key::TEXT, plan_key::ID, "0123");
+        assert_eq!(text.as_deref(), wanted);
     }
 }

@@ -174,7 +174,7 @@ impl Patience {
 }
 
 /// Returns the message of the API server if the user may not watch the resource.
-fn forbidden(error: &watcher::Error) -> Option<&str> {
+pub(crate) fn forbidden(error: &watcher::Error) -> Option<&str> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
@@ -186,12 +186,12 @@ fn forbidden(error: &watcher::Error) -> Option<&str> {
     }
 }
 
-fn gone(key: &ObjectKey) -> Error {
+pub(crate) fn gone(key: &ObjectKey) -> Error {
     Error::Refused(format!("{key} was deleted during the wait"))
 }
 
 /// Parses a duration in the format of Kubernetes. Refuses negative durations.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: kube::core::Duration = text
         .parse()
         .map_err(|error| format!("{error}; expected for example 90s, 10m or 1h30m"))?;
@@ -253,7 +253,7 @@ fn message(tf: &Terraform) -> &str {
 }
 
 /// Describes the progress in one line: `Planning  Running  run 3  planning, run 3 (spec); …`.
-fn describe(tf: &Terraform) -> String {
+pub(crate) fn describe(tf: &Terraform) -> String {
     let status = tf.status.as_ref();
     let state = status.map(|status| status.state).unwrap_or_default();
     let run = status.and_then(|status| status.run);
