@@ -226,11 +226,13 @@ fn set_backend_secret(adoption: &mut Adoption, object: &Value) {
 
 fn set_policy(adoption: &mut Adoption, spec: &Value) {
     let approve = text(spec, "/approvePlan");
-    adoption.approve_later(approve == Some("auto") && !is_true(spec, "/planOnly"));
+    let is_plan_only = approve == Some("disable") || is_true(spec, "/planOnly");
+    if is_plan_only {
+        adoption.set("mode", json!("PlanOnly"));
+    }
+    adoption.approve_later(approve == Some("auto") && !is_plan_only);
     if is_true(spec, "/disableDriftDetection") {
         adoption.set("driftDetection.mode", json!("Ignore"));
-    } else if approve == Some("disable") {
-        adoption.set("driftDetection.mode", json!("Report"));
     }
     let destroys = is_true(spec, "/destroyResourcesOnDeletion");
     let policy = if destroys { "Destroy" } else { "Orphan" };

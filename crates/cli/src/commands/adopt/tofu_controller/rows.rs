@@ -7,7 +7,7 @@ const LOCK: &str = "a locked state is retried without a time limit (`StateLocked
 
 /// Fields below `spec`.
 pub(crate) const ROWS: &[Row] = &[
-    has("approvePlan", "`approval.mode: Manual`. For `auto`, set `Auto` after the adoption. `disable` is `Manual` with `driftDetection.mode: Report`. A pending approval is not copied"),
+    has("approvePlan", "`approval.mode: Manual`. For `auto`, set `Auto` after the adoption. `disable` is `mode: PlanOnly`. A pending approval is not copied"),
     lacks("destroy", "refused: the object destroys its infrastructure").default_is("false"),
     has("backendConfig.secretSuffix", "`backend.secretSuffix` with provider `kubernetes`. A suffix that ends in a number is refused by the CRD: the state is pushed into a `managed` state"),
     has("backendConfig.inClusterConfig", "always true"),
@@ -71,12 +71,12 @@ pub(crate) const ROWS: &[Row] = &[
     has("tfstate.lockTimeout", "`engine.lockTimeout`").default_is("\"0s\""),
     lacks("targets", "every run plans the whole module. Check the first plan"),
     has("parallelism", "`engine.parallelism`").default_is("0"),
-    differs("storeReadablePlan", "`kubectl alustan plan NAME` prints the plan that waits for approval").default_is("\"none\""),
+    differs("storeReadablePlan", "`kubectl alustan plan NAME` prints the plan that waits for approval, or the last plan of `mode: PlanOnly`").default_is("\"none\""),
     differs("plan.lock", "plans never take the lock"),
     lacks("webhooks", "`approval.rules` judge plans in the cluster; `notifications` send CloudEvents"),
     has("dependsOn", "`dependsOn`. The other resources must be adopted under the same names. Another namespace needs `--allow-cross-namespace-refs`"),
     lacks("enterprise", "without effect in tofu-controller 0.16.5"),
-    differs("planOnly", "`approval.mode: Manual`: plans wait, and are applied only after approval").default_is("false"),
+    has("planOnly", "`mode: PlanOnly`").default_is("false"),
     lacks("breakTheGlass", "`kubectl alustan state pull` and `state push` for a `managed` state").default_is("false"),
     lacks("branchPlanner", "plans for pull requests do not exist"),
     has("remediation.retries", "`retry.limit` from 1 to 100"),

@@ -124,6 +124,21 @@ fn fields_with_an_equivalent_are_mapped() {
     assert_eq!(adoption.cleanup.len(), 1);
 }
 
+#[rstest]
+#[case::plan_only(json!({"planOnly": true, "approvePlan": "auto"}))]
+#[case::approval_disabled(json!({"approvePlan": "disable"}))]
+fn object_that_never_applies_is_plan_only(#[case] spec: Value) {
+    let adoption = mapped(&spec);
+    let spec = &adoption.manifest()["spec"];
+    assert_eq!(spec["mode"], "PlanOnly");
+    assert_eq!(spec["approval"], json!({"mode": "Manual"}));
+    assert_eq!(spec["driftDetection"]["mode"], Value::Null);
+    assert!(adoption.cleanup.iter().all(|step| {
+        let mut commands = step.commands.iter();
+        !commands.any(|command| command.contains("Auto"))
+    }));
+}
+
 /// Returns a spec that sets exactly the field `path`.
 fn spec_with(path: &str) -> Value {
     let mut value = match path {
