@@ -40,6 +40,7 @@ mod order;
 mod orphan;
 mod outages;
 mod outputs;
+mod plan_only;
 mod pods;
 mod rbac;
 mod registries;
