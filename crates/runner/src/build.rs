@@ -42,8 +42,9 @@ use alustan_api::{Reason, cli_config};
 use alustan_state::secrets::to_json;
 
 use crate::certificates;
+use crate::engine::cache::ProviderCache;
 use crate::engine::command::{Commands, Show, StopPolicy, Task};
-use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cache, read_cli_config};
+use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, read_cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::file_system::module_directory;
 use crate::paths::{Paths, Vars};
@@ -257,9 +258,12 @@ async fn initialise(
             "the base image has no `terraform` in PATH",
         )
     })?;
-    let cache = cache::Lock::try_take(&paths.cache);
-    if cache.is_some() {
-        environment.extend(cache::environment(&paths.cache));
+    let local = paths.work.join("provider-cache");
+    let cache = ProviderCache::open(&paths.cache, local, directory).await;
+    // Without checksums in the dependency lock file, no package on the cache volume can be verified.
+    let cache = cache.filter(ProviderCache::is_useful);
+    if let Some(cache) = &cache {
+        environment.extend(cache.environment());
     }
     let backend = request
         .backend
@@ -274,6 +278,9 @@ async fn initialise(
         }
     }
     run_init(commands, &engine, arguments, environment.clone(), directory).await?;
+    if let Some(cache) = cache {
+        cache.store().await;
+    }
     record_engine_version(commands, &engine, environment, directory).await?;
     match backend {
         Some(kind) => mark(directory, kind, &engine).map_err(unwritten),

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+
 /// Copies a folder recursively. Symbolic links stay links, files become writable, and executable files stay executable.
 pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
@@ -71,6 +73,30 @@ pub fn file_in_context(root: &Path, directory: &Path, path: &str) -> Option<Path
         }
     }
     Some(root.join(names.into_iter().collect::<PathBuf>()))
+}
+
+/// Opens a regular file. Refuses links and other files, such as a pipe, on which a read would wait. Other pods can create them on a cache volume.
+pub fn open_regular(path: &Path) -> io::Result<fs::File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a regular file"))
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes.
+pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let mut file = open_regular(path)?.take(limit.saturating_add(1));
+    file.read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= limit) {
+        Ok(bytes)
+    } else {
+        Err(io::Error::other(format!("it is larger than {limit} bytes")))
+    }
 }
 
 /// Writes a file and sets its permissions to `mode`, also if the file already exists.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use alustan_api::run::PROTOCOL;
 use alustan_runner::build::{build, prepare, pull};
+use alustan_runner::engine::cache;
 use alustan_runner::engine::command::Commands;
 use alustan_runner::engine::processes::Processes;
 use alustan_runner::engine::signals::{listen, reap_orphans};
@@ -40,6 +41,8 @@ enum Command {
     Prepare,
     /// Appends the prepared context to the base image and pushes the result.
     Build,
+    /// Removes the content of the cache volume: the directory of a resource in a shared claim.
+    EmptyCache,
     /// Creates the bucket and the lock table of a state, with the credentials in the environment variables.
     #[command(hide = true)]
     Bootstrap {
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Bootstrap { place, only_table } => {
             runtime.block_on(start_bootstrap(&place, only_table))
         }
+        Command::EmptyCache => empty_cache(),
         Command::Version => print_version(),
     };
     // Limits the wait for pending writes to the log, so that they do not delay the exit.
@@ -96,6 +100,11 @@ fn print_version() -> Done {
         std::io::stdout(),
         "alustan-runner {version} protocol {PROTOCOL}"
     )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn empty_cache() -> Done {
+    cache::empty(&Paths::from_vars(&process_vars()).cache)?;
     Ok(ExitCode::SUCCESS)
 }
 

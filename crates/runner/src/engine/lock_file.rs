@@ -15,7 +15,7 @@ use crate::file_system::write_private;
 use crate::paths::Paths;
 
 /// Dependency lock file of the engine.
-const FILE: &str = ".terraform.lock.hcl";
+pub(crate) const FILE: &str = ".terraform.lock.hcl";
 /// Folder in which the engine finds the provider packages of a module.
 const INSTALLED: &str = ".terraform/providers";
 

@@ -8,9 +8,12 @@ use zip::ZipArchive;
 
 use crate::secrets::encryption::Cipher;
 use crate::state::lineage::StateHead;
+use crate::file_system::read_regular;
 
 /// Number of newest plans that are kept on the cache volume.
 const KEPT: usize = 2;
+/// Maximum size of an encrypted plan, in bytes. Other pods can write to the cache volume, and the memory of the pod is limited.
+const MAX_PLAN: u64 = 256 << 20;
 /// Name of the zip entry with the state in a plan file.
 const STATE: &str = "tfstate";
 
@@ -32,7 +35,8 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
 
 /// Returns the plan of run `number` that [`keep`] stored; `None` if it does not exist or `key` does not decrypt it.
 pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
-    let encrypted = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
+    let file = cache.join("plans").join(format!("{number}.plan"));
+    let encrypted = read_regular(&file, MAX_PLAN).ok()?;
     Cipher::new(key, "plan")?.decrypt(&encrypted)
 }
 
@@ -90,6 +94,9 @@ mod tests {
         assert_eq!(open(directory.path(), 11, b"other"), None);
         assert_eq!(open(directory.path(), 9, b"key"), None);
         fs::write(plans.join("11.plan"), &encrypted[..encrypted.len() / 2]).unwrap();
+        assert_eq!(open(directory.path(), 11, b"key"), None);
+        let huge = fs::File::create(plans.join("11.plan")).unwrap();
+        huge.set_len(MAX_PLAN + 1).unwrap();
         assert_eq!(open(directory.path(), 11, b"key"), None);
     }
 

@@ -24,9 +24,10 @@ use alustan_state::secrets::Secrets;
 
 use crate::certificates;
 use crate::claim::{Claimed, EarlierEntries};
+use crate::engine::cache::ProviderCache;
 use crate::engine::command::Commands;
 use crate::engine::script::ScriptCommands;
-use crate::engine::{self, EngineProgram, cache, environment, read_cli_config};
+use crate::engine::{self, EngineProgram, environment, read_cli_config};
 use crate::failure::user;
 use crate::file_system::module_directory;
 use crate::log;
@@ -108,7 +109,6 @@ pub(crate) struct Session {
     /// Whether the last failed command failed because the engine refused to start (see [`is_refused`](crate::failure::is_refused)).
     refused: AtomicBool,
     took: Mutex<StepTimes>,
-    _cache_lock: Option<cache::Lock>,
 }
 
 impl Session {
@@ -174,13 +174,10 @@ impl Session {
         environment.extend(server_vars);
         let mut script_environment =
             for_scripts(&environment, &paths, backend_config.as_deref(), &inputs);
-        let cache_lock = if scripts.any() {
-            cache::Lock::try_take(&paths.cache)
-        } else {
-            None
-        };
-        if cache_lock.is_some() {
-            script_environment.extend(cache::environment(&paths.cache));
+        if scripts.any() {
+            let local = paths.work.join("provider-cache");
+            let cache = ProviderCache::open(&paths.cache, local, &directory).await;
+            script_environment.extend(cache.iter().flat_map(ProviderCache::environment));
         }
         Ok(Self {
             paths,
@@ -207,7 +204,6 @@ impl Session {
             lock_seen: Mutex::default(),
             refused: AtomicBool::default(),
             took: Mutex::default(),
-            _cache_lock: cache_lock,
         })
     }
 

@@ -16,6 +16,7 @@ use flate2::write::GzEncoder;
 use crate::log_tail;
 use crate::record::{RESERVE, RecordError, RecordHandle, Update};
 use crate::secrets::encryption::Cipher;
+use crate::file_system::read_regular;
 
 /// File to which the engine writes the state if it fails to save the state to the backend.
 pub const FILE: &str = "errored.tfstate";
@@ -136,6 +137,9 @@ pub async fn remove(record: &RecordHandle, patience: Patience) -> Result<(), Rec
         .await
 }
 
+/// Maximum size of an encrypted state on the cache volume, in bytes. Other pods can write to the volume.
+const MAX_STATE: u64 = 4 << 30;
+
 /// Returns the path of the unsaved state on the cache volume.
 fn copy_path(cache: &Path) -> PathBuf {
     cache.join("errored.tfstate.sealed")
@@ -170,7 +174,7 @@ fn unsealed() -> io::Error {
 
 /// Returns the unsaved state of an earlier run on the cache volume; `None` if it does not exist or `key` does not decrypt it.
 pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
-    let encrypted = fs::read(copy_path(cache)).ok()?;
+    let encrypted = read_regular(&copy_path(cache), MAX_STATE).ok()?;
     let decrypted = Cipher::new(key, "errored state").and_then(|cipher| cipher.decrypt(&encrypted));
     if decrypted.is_none() {
         crate::log!(

@@ -509,7 +509,7 @@ fn a_run_works_without_its_cache_volume() {
     ran.expect(RunResult::Done);
     assert!(
         ran.stderr
-            .contains("failed to store the plan on the cache volume"),
+            .contains("cannot use the cache volume: failed to store the plan"),
         "{}",
         ran.logs()
     );

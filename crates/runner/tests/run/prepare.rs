@@ -1,10 +1,11 @@
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use alustan_api::Architecture;
 use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
 use alustan_runner::build::{ContextRequest, unpack_context};
@@ -501,4 +502,106 @@ fn unreachable_proxy_is_reported_without_its_password() {
         output.contains("RegistryUnreachable") && !output.contains("hidden"),
         "{output}"
     );
+}
+
+/// Module that needs provider `x`, which neither the base image nor a registry has.
+const WITH_PROVIDER: &str = r#"
+terraform {
+  required_providers {
+    x = { source = "registry.terraform.io/team/x", version = "1.0.0" }
+  }
+}
+"#;
+
+/// Writes provider `x` to a mirror that has packages as zip files, as a registry has, and the CLI configuration with the mirror.
+fn mirror(world: &World, program: &str) {
+    let platform = Architecture::own();
+    let folder = world.path("mirror/registry.terraform.io/team/x");
+    fs::create_dir_all(&folder).unwrap();
+    let name = format!("terraform-provider-x_1.0.0_linux_{platform}.zip");
+    let mut archive = zip::ZipWriter::new(fs::File::create(folder.join(name)).unwrap());
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Stored)
+        .unix_permissions(0o755);
+    archive
+        .start_file("terraform-provider-x_v1.0.0", options)
+        .unwrap();
+    archive.write_all(program.as_bytes()).unwrap();
+    archive.finish().unwrap();
+    let mirror = world.path("mirror");
+    let config = format!(
+        "provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n",
+        mirror.display()
+    );
+    fs::write(world.path("outside.tfrc"), config).unwrap();
+}
+
+/// Prepares `files`. Returns the log.
+fn prepare_with_mirror(world: &World, paths: &Paths, files: &[(&str, &str)]) -> String {
+    unpack_context(paths, &Vars::new(), &pulled(), &context(files)).unwrap();
+    let mut command = prepare(paths, &request("", None));
+    command.env("TF_CLI_CONFIG_FILE", world.path("outside.tfrc"));
+    let done = command.output().unwrap();
+    let log = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{log}");
+    log
+}
+
+#[test]
+fn provider_replaced_by_another_pod_is_detected_and_not_used() {
+    let world = World::new("");
+    mirror(&world, "the provider");
+    let package = format!(
+        "registry.terraform.io/team/x/1.0.0/linux_{}/terraform-provider-x_v1.0.0",
+        Architecture::own()
+    );
+    let stored = world.path("cache/plugins").join(&package);
+    let in_image = |paths: &Paths| {
+        let program = paths.build.join("src/providers").join(&package);
+        fs::read_to_string(program).unwrap()
+    };
+
+    // Without a dependency lock file in the repository, no checksum is known: nothing is cached.
+    let first = paths(&world, "one");
+    prepare_with_mirror(&world, &first, &[("main.tf", WITH_PROVIDER)]);
+    assert!(!stored.exists());
+    let lock_file = first.build.join("src/module/.terraform.lock.hcl");
+    let lock_file = fs::read_to_string(lock_file).unwrap();
+    let files = [
+        ("main.tf", WITH_PROVIDER),
+        (".terraform.lock.hcl", lock_file.as_str()),
+    ];
+
+    prepare_with_mirror(&world, &paths(&world, "two"), &files);
+    assert_eq!(fs::read_to_string(&stored).unwrap(), "the provider");
+    let log = prepare_with_mirror(&world, &paths(&world, "three"), &files);
+    assert!(!log.contains("does not match"), "{log}");
+
+    fs::write(&stored, "a replacement").unwrap();
+    let replaced = paths(&world, "four");
+    let log = prepare_with_mirror(&world, &replaced, &files);
+    assert!(log.contains("does not match .terraform.lock.hcl"), "{log}");
+    assert_eq!(in_image(&replaced), "the provider");
+    assert_eq!(fs::read_to_string(&stored).unwrap(), "the provider");
+
+    // A volume that cannot be written is no failure.
+    fs::remove_dir_all(world.path("cache")).unwrap();
+    fs::write(world.path("cache"), "").unwrap();
+    let full = paths(&world, "five");
+    prepare_with_mirror(&world, &full, &files);
+    assert_eq!(in_image(&full), "the provider");
+}
+
+#[test]
+fn empty_cache_removes_the_content_of_the_directory() {
+    let world = World::new("");
+    fs::create_dir_all(world.path("cache/plugins/registry")).unwrap();
+    fs::write(world.path("cache/plans"), "x").unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
+        .arg("empty-cache")
+        .env("ALUSTAN_CACHE_DIR", world.path("cache"))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(fs::read_dir(world.path("cache")).unwrap().count(), 0);
 }

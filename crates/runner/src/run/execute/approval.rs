@@ -13,6 +13,7 @@ use super::goal::Goal;
 use super::outcome::{Ended, Findings};
 use super::ownership::StateOwnership;
 use crate::engine::NO_COLOR;
+use crate::engine::cache::in_time;
 use crate::failure::user;
 use crate::file_system::write_private;
 use crate::plan;
@@ -130,7 +131,9 @@ impl Session {
         state: &StateOwnership,
     ) -> Option<Option<PlanSummary>> {
         let file = self.paths.plan_file();
-        let why = match plan::file::open(&self.paths.cache, approved.run, &self.key) {
+        let (cache, key, run) = (self.paths.cache.clone(), self.key.clone(), approved.run);
+        let stored = in_time(move || Ok(plan::file::open(&cache, run, &key))).await;
+        let why = match stored.flatten() {
             None => "the plan is not on the cache volume".to_owned(),
             Some(plan) => match write_private(&file, &plan, 0o600) {
                 Err(error) => format!("the plan cannot be written: {error}"),

@@ -11,6 +11,7 @@ use super::goal::Goal;
 use super::outcome::Ended;
 use super::ownership::StateOwnership;
 use crate::engine::NO_COLOR;
+use crate::engine::cache::in_time;
 use crate::engine::command::StopPolicy;
 use crate::failure::{RunStep, module, place_in_json, tidy, user};
 use crate::plan;
@@ -146,15 +147,12 @@ impl Session {
     pub(super) async fn keep_plan(&self) {
         let (cache, file) = (self.paths.cache.clone(), self.paths.plan_file());
         let (number, key) = (self.record.identity().number, self.key.clone());
-        let kept =
-            tokio::task::spawn_blocking(move || plan::file::keep(&cache, number, &file, &key))
-                .await;
-        if let Err(error) = kept
-            .map_err(std::io::Error::other)
-            .and_then(|result| result)
-        {
-            crate::log!("failed to store the plan on the cache volume: {error}");
-        }
+        in_time(move || {
+            plan::file::keep(&cache, number, &file, &key).map_err(|error| {
+                std::io::Error::other(format!("failed to store the plan: {error}"))
+            })
+        })
+        .await;
     }
 }
 
