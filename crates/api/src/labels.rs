@@ -71,6 +71,8 @@ pub enum Component {
     Outputs,
     /// Pull secret, derived from the Secret in `spec.containerRegistry.secretRef`.
     Registry,
+    /// Job that empties the directory of a resource in a shared cache volume, and its pod.
+    EmptyCache,
     /// Temporary Secret with the credentials of a build whose Job is not in the namespace of the resource.
     Lent,
 }
@@ -89,6 +91,7 @@ impl Component {
             Self::Cache => "cache",
             Self::Outputs => "outputs",
             Self::Registry => "registry",
+            Self::EmptyCache => "empty-cache",
             Self::Lent => "lent",
         }
     }

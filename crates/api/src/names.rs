@@ -70,6 +70,18 @@ pub fn cache(name: &str) -> String {
     format!("{name}-cache")
 }
 
+/// Name of the directory of a resource in a shared `PersistentVolumeClaim`. The uid, which no other resource has, is the last 36 characters,
+/// so two resources never have the same directory.
+pub fn cache_directory(name: &str, uid: &str) -> String {
+    format!("{name}-{uid}")
+}
+
+/// Name of the Job that empties the directory of a resource in the shared `PersistentVolumeClaim` `claim`. `digest`: hexadecimal digest of uid
+/// and claim.
+pub fn empty_cache_job(digest: &str) -> String {
+    format!("alustan-cache-{}", digest.get(..20).unwrap_or(digest))
+}
+
 /// Name of the ServiceAccount, Role and RoleBinding of the runner.
 pub fn runner(name: &str) -> String {
     format!("{name}-runner")

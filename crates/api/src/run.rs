@@ -21,7 +21,7 @@ pub use crate::state_lock::StateLock;
 pub use history::{
     Applied, ApprovalGiven, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
     InputRuns, InventoryCount, Notice, Notices, PendingPlan, PinnedImage, Planned,
-    PublishedOutputs, Restored, StatusOutputs, UnsavedState, WaitingSince,
+    PublishedOutputs, Restored, SharedCache, StatusOutputs, UnsavedState, WaitingSince,
 };
 pub use inputs::{
     ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,

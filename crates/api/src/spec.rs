@@ -83,7 +83,7 @@ const VAR_FILES_HELP: &str =
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.mode) && self.approval.mode == 'Manual' && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.mode Manual with scripts.apply requires scripts.plan: an approval applies to a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply require scripts.plan: rules are evaluated on a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual cannot be combined with scripts.destroy: a destroy script has no plan"))]
-#[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local requires cache.enabled: the state is on the cache volume"))]
+#[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && ((has(self.cache.enabled) && !self.cache.enabled) || has(self.cache.claimName)))").message("backend.provider local requires a cache volume of the resource, which has the state: cache.enabled must not be false, and cache.claimName must not be set"))]
 #[x_kube(validation = Rule::new("!(has(self.workspace) && self.workspace != 'default' && has(self.backend) && has(self.backend.provider) && self.backend.provider in ['managed', 'http', 'local'])").message("workspace requires a backend with several workspaces: managed, http and local have only the workspace default"))]
 pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
@@ -231,7 +231,7 @@ pub struct TerraformSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner: Option<RunnerSpec>,
 
-    /// Cache volume of this resource: plans, provider cache and engine data.
+    /// Cache volume of this resource: approved plans, and provider packages that the base image lacks.
     #[serde(default)]
     pub cache: CacheSpec,
 }

@@ -33,7 +33,7 @@ use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::apply::namespaces::LABEL_TTL;
 use crate::apply::objects::OwnedObject;
@@ -160,6 +160,8 @@ impl<'a> StepExecutor<'a> {
                 self.delete_outputs::<ConfigMap>(name).await
             }
             Step::DeleteClaim => self.delete_claim().await,
+            Step::EmptyCache(job) => self.create_empty_cache_job(job).await,
+            Step::ReleaseClaim(claim) => self.delete_finished_users(claim).await,
             Step::CleanUp { kept } => self.clean_up(kept).await,
         }
     }
@@ -567,6 +569,31 @@ impl<'a> StepExecutor<'a> {
                 self.adopt(&api, &existing).await
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Creates the Job that empties the directory of the resource in a shared cache volume. The directory contains reproducible data, so neither
+    /// a quota, nor a policy, nor a terminating namespace may delay the deletion of the resource.
+    async fn create_empty_cache_job(&self, job: &Job) -> Result<(), Error> {
+        let (name, api) = (job.name_any(), self.api::<Job>());
+        let operation = format!("create Job {name}");
+        match call(&operation, api.create(&PostParams::default(), job)).await {
+            Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
+                Ok(())
+            }
+            Err(Error::Call { source, .. })
+                if has_status(&source, StatusKind::Forbidden)
+                    || has_status(&source, StatusKind::Invalid)
+                    || has_status(&source, StatusKind::NotFound) =>
+            {
+                warn!(
+                    job = name,
+                    error = %source,
+                    "the directory of the resource in the shared cache volume is not emptied"
+                );
+                Ok(())
+            }
+            result => result.map(drop),
         }
     }
 

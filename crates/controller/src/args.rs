@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use alustan_api::{Architecture, BuilderKind, Engine, EngineName, engine};
 use alustan_core::pod_policy::PodPolicy;
-use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
+use alustan_core::settings::{
+    CacheDefault, EngineImage, KANIKO, KANIKO_CAPABILITIES, PodUser, Settings,
+};
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
@@ -70,6 +72,11 @@ pub(crate) struct Config {
     /// access to it.
     #[arg(long, env = "ALUSTAN_BUILD_NAMESPACE")]
     pub(crate) build_namespace: Option<String>,
+    /// Cache volume of resources with neither `cache.enabled` nor `cache.claimName` (docs/cache.md): `per-resource`, a `PersistentVolumeClaim`
+    /// for each resource; `none`, scratch space; or `claim:NAME`, the `PersistentVolumeClaim` of this name in the namespace of the resource,
+    /// which the resources share. A change starts no runs.
+    #[arg(long, env = "ALUSTAN_CACHE_VOLUME", default_value = "per-resource", value_parser = cache_default)]
+    pub(crate) cache: CacheDefault,
     /// CPU architecture of images, and of the nodes of builds and runs, for resources without `runner.architecture`: `amd64` or
     /// `arm64`. Default: architecture of the last run of the resource; for new resources, architecture of the operator. A change
     /// starts no applies: the next run of each resource builds its image.
@@ -343,6 +350,7 @@ impl Config {
             cross_namespace_refs: self.allow_cross_namespace_refs,
             marks_namespaces: self.watch_namespaces.is_empty(),
             pods,
+            cache: self.cache.clone(),
         })
     }
 }
@@ -380,6 +388,38 @@ fn pod_user(text: &str) -> Result<PodUser> {
             i32::MAX
         )
     })
+}
+
+/// Parses `none`, `per-resource` or `claim:NAME`.
+fn cache_default(text: &str) -> Result<CacheDefault> {
+    match text {
+        "none" => Ok(CacheDefault::None),
+        "per-resource" => Ok(CacheDefault::PerResource),
+        _ => {
+            let name = text
+                .strip_prefix("claim:")
+                .filter(|name| is_object_name(name));
+            name.map(|name| CacheDefault::Claim(name.to_owned()))
+                .with_context(|| {
+                    format!(
+                        "invalid cache volume {text:?}: expected none, per-resource or claim:NAME, \
+                         where NAME is the name of a PersistentVolumeClaim"
+                    )
+                })
+        }
+    }
+}
+
+/// Whether `name` is an RFC 1123 subdomain.
+fn is_object_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            let bytes = label.as_bytes();
+            bytes.first().copied().is_some_and(is_inner)
+                && bytes.last().copied().is_some_and(is_inner)
+                && bytes.iter().all(|byte| is_inner(*byte) || *byte == b'-')
+        })
 }
 
 /// Parses an architecture.
@@ -446,6 +486,26 @@ mod tests {
             "opentofu:1.12.6=Not An Image",
         ] {
             assert!(engine_image(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn cache_flag_accepts_three_forms() {
+        assert_eq!(cache_default("none").unwrap(), CacheDefault::None);
+        let per_resource = cache_default("per-resource").unwrap();
+        assert_eq!(per_resource, CacheDefault::PerResource);
+        let claim = cache_default("claim:terraform.plans-1").unwrap();
+        assert_eq!(claim, CacheDefault::Claim("terraform.plans-1".to_owned()));
+        for wrong in [
+            "",
+            "all",
+            "claim:",
+            "claim:A",
+            "claim:team/a",
+            "claim:-a",
+            "claim:a..b",
+        ] {
+            assert!(cache_default(wrong).is_err(), "{wrong:?}");
         }
     }
 

@@ -22,6 +22,7 @@ pub(crate) async fn call<T>(
 pub(crate) enum StatusKind {
     AlreadyExists,
     Conflict,
+    Forbidden,
     Invalid,
     NotFound,
 }
@@ -33,6 +34,7 @@ pub(crate) fn has_status(error: &kube::Error, kind: StatusKind) -> bool {
     match kind {
         StatusKind::AlreadyExists => status.is_already_exists(),
         StatusKind::Conflict => status.is_conflict(),
+        StatusKind::Forbidden => status.is_forbidden(),
         StatusKind::Invalid => status.is_invalid(),
         StatusKind::NotFound => status.is_not_found(),
     }

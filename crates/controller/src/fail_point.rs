@@ -78,8 +78,11 @@ mod under_test {
             Step::Ensure(object) => object_name(object),
             Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
             Step::SwapReport(progress) => format!("{:?}", progress.phase),
-            Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
+            Step::CreateJob(job) | Step::EmptyCache(job) => {
+                job.metadata.name.clone().unwrap_or_default()
+            }
             Step::DeleteJob { name, .. } => name.clone(),
+            Step::ReleaseClaim(claim) => claim.clone(),
             Step::CreateBuildSecret(secret) => secret.metadata.name.clone().unwrap_or_default(),
             Step::DeleteBuildSecret(build_secret) => build_secret.name.clone(),
             Step::DeleteOutputs(object) => object.name().to_owned(),

@@ -13,6 +13,7 @@ macro_rules! value_or_return {
 
 mod accounts;
 mod builds;
+mod cache_claims;
 mod dependencies;
 mod inputs;
 mod job_events;
@@ -125,6 +126,8 @@ impl Observer<'_> {
             jobs: run_jobs::own_jobs(ctx, tf),
             build_secrets: builds::build_secrets(ctx, tf),
             cache: self.cache(),
+            shared_claim: cache_claims::observe(ctx, tf).await?,
+            shared_claims: cache_claims::names(ctx, tf),
             foreign_state,
             outputs,
             record,

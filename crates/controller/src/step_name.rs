@@ -29,7 +29,7 @@ pub(crate) fn name(step: &Step) -> String {
         Step::Ensure(object) => format!("apply {}", crate::step_name::object_name(object)),
         Step::PushContext => "push the context".to_owned(),
         Step::PruneImages => "prune the registry repository".to_owned(),
-        Step::CreateJob(job) => {
+        Step::CreateJob(job) | Step::EmptyCache(job) => {
             format!(
                 "create Job {}",
                 job.metadata.name.as_deref().unwrap_or_default()
@@ -50,6 +50,9 @@ pub(crate) fn name(step: &Step) -> String {
             format!("delete the outputs in ConfigMap {name}")
         }
         Step::DeleteClaim => "delete the PersistentVolumeClaim of the cache volume".to_owned(),
+        Step::ReleaseClaim(claim) => {
+            format!("delete finished Jobs that use PersistentVolumeClaim {claim}")
+        }
         Step::CleanUp { .. } => "clean up".to_owned(),
         Step::RemoveFinalizer => "remove the finalizer".to_owned(),
     }

@@ -5,6 +5,7 @@
 mod active_run;
 mod applied;
 mod approval;
+mod cache_mount;
 mod case;
 mod deletion;
 mod deletion_hold;
@@ -96,6 +97,7 @@ pub fn decide(prepared: Prepared<'_>, image: &ImageSeen) -> Decision {
     case.store_notices();
     case.steps.extend(image_build::delete_build_secrets(seen));
     case.steps.extend(old_jobs::delete_old_jobs(&case));
+    case.steps.extend(case.release_claim());
     if deleting {
         return deletion::decide(case);
     }

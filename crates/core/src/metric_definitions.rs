@@ -503,6 +503,7 @@ mod tests {
                 context: None,
                 artifact: None,
                 cache: false,
+                cache_claim: None,
                 unpack: false,
                 image: String::new(),
                 architecture: Architecture::own(),

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod allow_lists;
 pub(crate) mod approval_policy;
 pub mod base_image;
+pub mod cache_location;
 pub mod config_hash;
 pub mod facts;
 pub mod image;

@@ -2,6 +2,7 @@
 
 pub mod build_job;
 pub mod cache_pvc;
+pub mod empty_cache;
 pub mod namespace;
 pub mod outputs;
 pub mod pod;

@@ -89,6 +89,11 @@ pub struct Seen {
     pub build_secrets: Vec<BuildSecretSeen>,
     /// The `PersistentVolumeClaim` of the cache volume.
     pub cache: CacheSeen,
+    /// The shared `PersistentVolumeClaim` that the resource selects as cache volume. [`SharedClaimSeen::Absent`] if it selects none.
+    pub shared_claim: SharedClaimSeen,
+    /// Names of the shared `PersistentVolumeClaim`s of the resources of the namespace. Observed only for a resource with pod options, which
+    /// may not mount them.
+    pub shared_claims: BTreeSet<String>,
     /// Terraform state that no run of the resource wrote, see [`ForeignState`].
     pub foreign_state: ForeignState,
     /// Notifications in the run record. Includes notifications that became due or were delivered after the operator last wrote the record.
@@ -159,6 +164,33 @@ pub enum CacheSeen {
     Bound,
     /// The volume of the `PersistentVolumeClaim` is lost.
     Lost,
+}
+
+/// A shared `PersistentVolumeClaim` that a resource selects as cache volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SharedClaimSeen {
+    /// The claim does not exist.
+    #[default]
+    Absent,
+    /// The claim is being deleted. Kubernetes keeps it while a pod refers to it.
+    Terminating {
+        /// Whether finished Jobs of the operator refer to it.
+        has_finished_users: bool,
+    },
+    /// The claim is the cache volume of the resource with this name.
+    Owned(String),
+    /// The volume of the claim is lost.
+    Lost,
+    /// The claim has no volume yet. It may get one when a pod uses it.
+    Pending {
+        /// Uid of the claim.
+        uid: String,
+    },
+    /// The claim is bound to its volume.
+    Bound {
+        /// Uid of the claim.
+        uid: String,
+    },
 }
 
 /// Terraform state that no run of a resource wrote. Observed only for a deleted resource whose runs have not applied anything.

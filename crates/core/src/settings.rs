@@ -60,6 +60,20 @@ pub struct Settings {
     pub marks_namespaces: bool,
     /// Defaults and limits of pod options.
     pub pods: PodPolicy,
+    /// Cache volume of resources with neither `cache.enabled` nor `cache.claimName`.
+    pub cache: CacheDefault,
+}
+
+/// Cache volume of resources that do not select one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CacheDefault {
+    /// No volume: pods use scratch space.
+    None,
+    /// A `PersistentVolumeClaim` per resource.
+    #[default]
+    PerResource,
+    /// The `PersistentVolumeClaim` of this name in the namespace of the resource.
+    Claim(String),
 }
 
 impl Settings {

@@ -58,6 +58,12 @@ pub enum Step {
     DeleteOutputs(OutputsObject),
     /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or pods do not start with it.
     DeleteClaim,
+    /// Create a Job that empties the directory of the resource in a shared cache volume. A Job that the API server refuses, for example
+    /// because of a quota, is skipped: the directory contains reproducible data.
+    EmptyCache(Box<Job>),
+    /// Delete the finished Jobs that use the shared `PersistentVolumeClaim` of this name, which is being deleted. Kubernetes keeps the claim
+    /// while a pod refers to it.
+    ReleaseClaim(String),
     /// Delete all objects of the resource, including builds in another namespace. Remove label `alustan.io/holds-state` from the namespace,
     /// if no other resource has state in the namespace. Objects of the components in `kept` are not deleted, but labelled as orphaned.
     CleanUp {
@@ -119,6 +125,8 @@ kinds!(
     DeleteBuildSecret,
     DeleteOutputs,
     DeleteClaim,
+    EmptyCache,
+    ReleaseClaim,
     CleanUp,
     RemoveFinalizer,
 );
@@ -142,6 +150,8 @@ impl Step {
             Self::DeleteBuildSecret(_) => StepKind::DeleteBuildSecret,
             Self::DeleteOutputs(_) => StepKind::DeleteOutputs,
             Self::DeleteClaim => StepKind::DeleteClaim,
+            Self::EmptyCache(_) => StepKind::EmptyCache,
+            Self::ReleaseClaim(_) => StepKind::ReleaseClaim,
             Self::CleanUp { .. } => StepKind::CleanUp,
             Self::RemoveFinalizer => StepKind::RemoveFinalizer,
         }

@@ -26,7 +26,8 @@ pub struct Paths {
     pub base_providers: PathBuf,
     /// Mount path of the cache volume.
     pub cache: PathBuf,
-    /// Whether the cache volume outlives the pod.
+    /// Whether the cache volume belongs to the resource alone and outlives the pod, so that it can keep a state. False for scratch space and
+    /// for a shared claim.
     pub cache_kept: bool,
     /// Scratch space of a run pod, deleted with the pod.
     pub work: PathBuf,

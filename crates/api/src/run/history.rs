@@ -62,6 +62,9 @@ pub struct History {
     pub notices: Notices,
     /// Whether pods can use the cache volume.
     pub cache: CacheVolume,
+    /// Shared `PersistentVolumeClaim` that a pod of the resource mounted last, and whose directory of the resource is not emptied yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_cache: Option<SharedCache>,
     /// State that a run could not save and no later run has saved.
     pub unsaved: Option<UnsavedState>,
     /// Managed objects in the state. `None` if no run has reported them.
@@ -118,6 +121,19 @@ pub enum CacheVolume {
     Suspect,
     /// A later pod without the volume started. The operator replaces the `PersistentVolumeClaim`.
     Unusable,
+}
+
+/// A shared `PersistentVolumeClaim` that a pod of the resource has mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SharedCache {
+    /// Name of the claim.
+    pub claim: String,
+    /// Uid of the claim. A claim that replaces it is usable again.
+    pub uid: String,
+    /// Whether pods can use the claim.
+    #[serde(default)]
+    pub usability: CacheVolume,
 }
 
 /// Notifications about one resource.

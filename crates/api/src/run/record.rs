@@ -156,6 +156,9 @@ pub struct RunSpec {
     /// Whether the pod mounts the cache volume.
     #[serde(default)]
     pub cache: bool,
+    /// Shared `PersistentVolumeClaim` with the cache volume. `None` for the claim of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_claim: Option<String>,
     /// Whether the pod unpacks [`Self::artifact`] at start, because `image` is a base image without the module.
     #[serde(default)]
     pub unpack: bool,
@@ -210,5 +213,10 @@ impl RunSpec {
     /// Whether the run creates a speculative plan: no run applies the plan, and the run writes no state.
     pub fn is_speculative(&self) -> bool {
         self.kind == RunKind::Drift && (self.mode == Mode::PlanOnly || self.is_requested_plan())
+    }
+
+    /// Whether the pod mounts the cache volume that belongs to the resource alone. Only this volume keeps states.
+    pub fn has_own_volume(&self) -> bool {
+        self.cache && self.cache_claim.is_none()
     }
 }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::architecture::Architecture;
 use crate::references::{NameRef, OBJECT, OBJECT_HELP};
-use crate::spec::boolean::yes;
 use crate::spec::pod::PodOptions;
 
 /// ServiceAccount, environment, architecture and pod options of runs.
@@ -63,17 +62,28 @@ pub struct IdentityToken {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(has(self.enabled) && !self.enabled && has(self.claimName))").message("claimName cannot be set with enabled false"))]
 pub struct CacheSpec {
-    /// If true, the resource has a cache volume. Without a volume, or after its loss, runs take longer and nothing else changes.
-    /// Exceptions: with `backend.provider` local the volume contains the state, and the volume may contain a state that a run could not
-    /// save. Default: true.
-    #[serde(default = "yes")]
-    pub enabled: bool,
-    /// Size of the volume. Default: 5Gi.
+    /// If true, the resource has a cache volume: the `PersistentVolumeClaim` in `claimName`, else one of its own, `<name>-cache`. If false,
+    /// pods use scratch space, and an approved plan is made again before it is applied. Without a volume, or after its loss, runs take longer
+    /// and nothing else changes. Exceptions: with `backend.provider` local the volume contains the state, and the resource's own volume may
+    /// contain a state that a run could not save. Default: true with `claimName`, else the default of the operator (`--cache`), a volume per
+    /// resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Name of an existing `PersistentVolumeClaim` in the namespace of the resource, which several resources can share. Its access mode is
+    /// `ReadWriteMany`, or `ReadWriteOnce` if all pods run on one node. Pods mount only a directory of this resource in it. Example:
+    /// `terraform-plans`. If the claim does not exist, no run starts (`CacheClaimNotFound`). The claim of another resource is refused
+    /// (`CacheClaimConflict`). A change of this field starts no run. See docs/cache.md. Default: the default of the operator (`--cache`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
+    pub claim_name: Option<String>,
+    /// Size of the resource's own volume. Not used with `claimName`. Default: 5Gi.
     #[serde(default = "five_gibibytes")]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))").message("must be a quantity such as 5Gi"))]
     pub size: String,
-    /// Storage class of the volume. Default: the default storage class of the cluster.
+    /// Storage class of the resource's own volume. Not used with `claimName`. Default: the default storage class of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
@@ -83,7 +93,8 @@ pub struct CacheSpec {
 impl Default for CacheSpec {
     fn default() -> Self {
         Self {
-            enabled: yes(),
+            enabled: None,
+            claim_name: None,
             size: five_gibibytes(),
             storage_class_name: None,
         }

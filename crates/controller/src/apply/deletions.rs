@@ -51,11 +51,7 @@ impl StepExecutor<'_> {
     /// while a pod refers to it, even a finished one
     /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
     pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
-        let namespace = self.tf.namespace();
-        let jobs = self.ctx.mirrors.jobs.filter(|job| {
-            job.namespace() == namespace && jobs::finished(job) && mounts_claim(job, claim)
-        });
-        for job in jobs {
+        for job in jobs::finished_users(self.ctx, &self.namespace(), claim) {
             let (name, uid) = (job.name_any(), job.uid().unwrap_or_default());
             delete_job(self.ctx, &self.namespace(), &name, &uid).await?;
         }
@@ -159,17 +155,4 @@ impl StepExecutor<'_> {
         }
         Ok(())
     }
-}
-
-fn mounts_claim(job: &Job, claim: &str) -> bool {
-    let pod = job
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    let volumes = pod.and_then(|pod| pod.volumes.as_ref());
-    let claims = volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    claims.into_iter().any(|source| source.claim_name == claim)
 }

@@ -354,7 +354,13 @@ impl Reader<'_> {
     /// Returns the names of environment variables from Secrets in the options of run pods. A missing Secret is not a failure: the kubelet reports
     /// it, unless it is optional.
     async fn pod_secret_variables(&self, tf: &Terraform) -> Result<BTreeSet<String>, Error> {
-        let options = pod_options::of_run(tf, None, false, &self.observer.ctx.settings);
+        let options = pod_options::of_run(
+            tf,
+            None,
+            false,
+            &BTreeSet::new(),
+            &self.observer.ctx.settings,
+        );
         let mut keys = BTreeMap::new();
         for reference in options
             .env_from

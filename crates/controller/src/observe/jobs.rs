@@ -1,5 +1,7 @@
 //! Conditions and activity of Jobs.
 
+use std::sync::Arc;
+
 use alustan_api::labels::Component;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -28,6 +30,26 @@ pub(super) fn transition_time(end: &JobCondition) -> Timestamp {
 
 pub(super) fn timestamp(time: Option<&Time>) -> Timestamp {
     time.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+/// Returns the finished Jobs in `namespace` that refer to the `PersistentVolumeClaim` `claim`.
+pub(crate) fn finished_users(ctx: &Context, namespace: &str, claim: &str) -> Vec<Arc<Job>> {
+    ctx.mirrors.jobs.filter(|job| {
+        job.namespace().as_deref() == Some(namespace) && finished(job) && mounts_claim(job, claim)
+    })
+}
+
+fn mounts_claim(job: &Job, claim: &str) -> bool {
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let volumes = pod.and_then(|pod| pod.volumes.as_ref());
+    let claims = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.into_iter().any(|source| source.claim_name == claim)
 }
 
 /// Whether `job` is a run or build that has not ended. A Job with a lingering pod counts as ended ([`has_lingering_pod`]).

@@ -42,7 +42,13 @@ impl ReconcileCase<'_> {
             .pin
             .as_ref()
             .map(|pin| pin.of_what_exists(attempted));
-        let options = pod_options::of_run(self.tf, pin, destroys, self.settings);
+        let options = pod_options::of_run(
+            self.tf,
+            pin,
+            destroys,
+            &self.seen.shared_claims,
+            self.settings,
+        );
         pod_options::digest(&options)
     }
 }

@@ -5,9 +5,11 @@ use alustan_api::run::{Failures, History};
 use alustan_api::{BuilderKind, Reason, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::decide::cache_mount::{self, PodRequest};
 use crate::decide::case::ReconcileCase;
 use crate::decide::{retry, run_result, start_run};
 use crate::digest;
+use crate::model::cache_location::CacheMount;
 use crate::model::image::{self, ImagePlan};
 use crate::model::pod_wait::{self, NO_POD_TIMEOUT, startup_since, startup_timeout};
 use crate::model::summary::{
@@ -300,15 +302,14 @@ fn failed_build(
         steps,
         start: Vec::new(),
         summary: build_retry_summary(case.tf, &failures, verdict, &hint),
-        history: (!counted).then(|| History {
-            build_failures: failures,
-            cache: run_result::cache_after(
-                history.cache,
-                has_cache(case),
-                Some(failure),
-                RunResult::Failed,
-            ),
-            ..history.clone()
+        history: (!counted).then(|| {
+            let mut history = History {
+                build_failures: failures,
+                ..history.clone()
+            };
+            let (mount, result) = (cache_mount(case), RunResult::Failed);
+            cache_mount::record_usability(&mut history, &mount, Some(failure), result);
+            history
         }),
     }))
 }
@@ -384,6 +385,7 @@ fn start_build(
         )
     };
     let pod = pod_options::of_build(tf, case.settings);
+    let mount = cache_mount(case);
     let build = Build {
         image: plan,
         artifact,
@@ -393,7 +395,7 @@ fn start_build(
         pull_secret: pull.as_deref(),
         build_secret: build_secret.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
-        cache: has_cache(case),
+        cache: &mount,
         pod: &pod,
         pod_digest: &pod_options::digest(&pod),
     };
@@ -402,8 +404,10 @@ fn start_build(
     // The compare-and-swap of the run record fails if the observed record is stale. The build then does not start: the current record may
     // contain the failure of an earlier build, and the backoff after this failure may not have expired.
     let history = start_run::with_claim(case.history.clone(), &steps);
+    let (history, empty_cache) = case.with_mount(history, &mount, case.current.number);
+    steps.extend(empty_cache);
     steps.push(Step::SwapRecord(Box::new(Swap {
-        history: (history.cache != case.history.cache).then_some(history),
+        history: (history != case.history).then_some(history),
         ..Swap::unchanged(&case.record.record)
     })));
     steps.push(Step::CreateJob(Box::new(job)));
@@ -416,17 +420,21 @@ fn start_build(
     }))
 }
 
-/// Whether the build pod mounts the cache volume. Only a pod in the namespace of the resource can mount it.
-fn has_cache(case: &ReconcileCase<'_>) -> bool {
-    let same_namespace = !case.settings.builds_elsewhere(case.tf);
-    let has_run = case.current.number > 0;
-    same_namespace && start_run::has_cache(case.tf, case.seen, &case.history, has_run)
+/// Returns the cache volume of the build pod. A pod in another namespace cannot mount a claim of the resource's namespace.
+fn cache_mount(case: &ReconcileCase<'_>) -> CacheMount {
+    if case.settings.builds_elsewhere(case.tf) {
+        return CacheMount::Scratch;
+    }
+    case.cache_mount(PodRequest {
+        waits_for_volume: case.current.number > 0,
+        tries_again: false,
+    })
 }
 
 /// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret. Only for a build in the namespace of
 /// its resource.
 fn build_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
-    let mut steps = start_run::cache(case.tf, case.seen, &case.history);
+    let mut steps = start_run::cache(case.tf, case.seen, &case.history, case.settings);
     let inputs = case.seen.inputs.as_ref().ok();
     let pull_secret = inputs.and_then(|inputs| inputs.pull_config.as_deref());
     let pull_secret = pull_secret.map(|config| Object::Secret(secrets::pull(case.tf, config)));

@@ -2,8 +2,8 @@
 
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InventoryCount, PLAN_REQUESTED, Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, InventoryCount,
+    PLAN_REQUESTED, Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
 use alustan_api::{Architecture, Mode, Reason, Terraform};
 use alustan_backends::address_of;
@@ -11,7 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use crate::decide::publish_outputs::{self, Published, delete_unlisted};
-use crate::decide::{approval, state_volume};
+use crate::decide::{approval, cache_mount, state_volume};
+use crate::model::cache_location::CacheMount;
 use crate::model::facts::open_run;
 use crate::model::{pod_options, progress, status_outputs};
 use crate::objects::{outputs, run_job};
@@ -241,7 +242,7 @@ fn synthetic_report(
 fn memory_limit(tf: &Terraform, seen: &Seen, run: &RunSpec, settings: &Settings) -> Option<String> {
     let attempted = seen.record.as_ref()?.record.attempted;
     let pin = seen.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
-    let options = pod_options::of_run(tf, pin, run.destroys, settings);
+    let options = pod_options::of_run(tf, pin, run.destroys, &seen.shared_claims, settings);
     let is_unchanged = pod_options::digest(&options) == run.pod;
     is_unchanged
         .then(|| run_job::memory_limit(&options))
@@ -290,27 +291,6 @@ fn lost_pod_failure(
             record.number, run.kind, run.job
         ),
     )
-}
-
-/// Returns whether the cache volume is usable after a run or build with this result. `before`: usability before the run. `has_cache`:
-/// whether the pod mounted the volume.
-pub(super) fn cache_after(
-    before: CacheVolume,
-    has_cache: bool,
-    failure: Option<&Failure>,
-    result: RunResult,
-) -> CacheVolume {
-    let class = failure.map(|failure| failure.class);
-    let has_started = result != RunResult::Cancelled && class != Some(FailureClass::Transient);
-    let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
-    match before {
-        _ if has_cache && matches!(reason, Some(Reason::Unschedulable | Reason::PodNotStarted)) => {
-            CacheVolume::Suspect
-        }
-        _ if has_cache && has_started => CacheVolume::Usable,
-        CacheVolume::Suspect if has_started => CacheVolume::Unusable,
-        before => before,
-    }
 }
 
 /// Returns the architecture of `run` if the run succeeded or reached phase `Applying`: an image and a node of this architecture then exist.
@@ -362,7 +342,7 @@ fn update_history(
         .or(next.inventory);
     let failure = report.failure.as_ref();
     next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, reached_apply);
-    next.cache = cache_after(history.cache, run.cache, failure, report.result);
+    cache_mount::record_usability(&mut next, &CacheMount::of(run), failure, report.result);
     next.lost_image = lost_image_after(history, run, &report);
     match (run.kind, report.result) {
         // A requested plan uses no retry budget.

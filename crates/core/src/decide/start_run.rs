@@ -9,9 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::Value;
 
+use crate::decide::cache_mount::PodRequest;
 use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, state_volume};
 use crate::digest;
+use crate::model::cache_location::{self, CacheMount};
 use crate::model::config_hash::Config;
 use crate::model::facts::requested;
 use crate::model::pull_secret::{docker_secret, pull_secret};
@@ -69,6 +71,7 @@ impl RunRequest {
             ..
         } = case;
         let number = previous.number + 1;
+        let mount = self.cache_mount(case);
         let run = RunSpec {
             kind: self.kind,
             trigger: self.trigger.clone(),
@@ -76,7 +79,8 @@ impl RunRequest {
             revision: self.revision.clone(),
             context: self.context.clone(),
             artifact: self.artifact.clone(),
-            cache: self.has_cache(tf, seen, history),
+            cache: mount != CacheMount::Scratch,
+            cache_claim: mount.shared().map(str::to_owned),
             unpack: self.unpack,
             image: self.image.clone(),
             architecture: self.architecture,
@@ -109,8 +113,10 @@ impl RunRequest {
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
-        let mut steps = run_objects(tf, seen, previous, history, self.kind, &self.inputs);
-        let mut history = with_claim(history.clone(), &steps);
+        let mut steps = run_objects(case, self.kind, &self.inputs);
+        let history = with_claim(history.clone(), &steps);
+        let (mut history, empty_cache) = case.with_mount(history, &mount, number);
+        steps.extend(empty_cache);
         history.waiting = None;
         match &self.trigger {
             Trigger::PlanRequested { request } => history.plan_at = Some(request.clone()),
@@ -143,22 +149,33 @@ impl RunRequest {
         (steps, next)
     }
 
-    /// Whether the pod mounts the cache volume. A destroy does not wait for a new volume, but mounts an existing one: the volume may
-    /// contain the approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not
-    /// start with the volume, the next attempt of the destroy runs without the volume. If the volume holds the only copy of a state, every
-    /// attempt mounts the volume.
-    fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
-        let is_first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
-        let destroys = self.inputs.approval.destroy;
-        let is_usable = state_volume::usability(seen, history) != CacheVolume::Unusable;
-        (is_usable || !destroys) && has_cache(tf, seen, history, !is_first && !destroys)
-            || state_volume::holds_only_copy(seen, history)
+    /// Returns the cache volume of the pod. A destroy does not wait for a new volume, but mounts an existing one: the volume may contain the
+    /// approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not start with the
+    /// volume, the next attempt of the destroy runs without the volume. If the resource's own volume holds the only copy of a state, or the
+    /// state of the run, every attempt mounts this volume.
+    fn cache_mount(&self, case: &ReconcileCase<'_>) -> CacheMount {
+        let (seen, history) = (case.seen, &case.history);
+        let holds_state = state_volume::holds_only_copy(seen, history)
             || state_volume::is_used_by(&self.inputs.backend)
             || self
                 .inputs
                 .migrate
                 .as_ref()
-                .is_some_and(state_volume::is_used_by)
+                .is_some_and(state_volume::is_used_by);
+        if holds_state {
+            return CacheMount::Own;
+        }
+        let is_first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
+        let destroys = self.inputs.approval.destroy;
+        let mount = case.cache_mount(PodRequest {
+            waits_for_volume: !is_first && !destroys,
+            tries_again: self.trigger == Trigger::Requested,
+        });
+        let usability = state_volume::usability(seen, history);
+        if mount == CacheMount::Own && destroys && usability == CacheVolume::Unusable {
+            return CacheMount::Scratch;
+        }
+        mount
     }
 }
 
@@ -249,14 +266,15 @@ fn pinned_spec(tf: &Terraform) -> Value {
 
 /// Returns the steps that apply all objects that a runner pod needs. Each run repeats these steps, so that deleted objects are restored.
 /// Exception: a lost pointer of a managed state is not replaced, because with an empty pointer a run would create all real objects again.
-fn run_objects(
-    tf: &Terraform,
-    seen: &Seen,
-    previous: &RunRecord,
-    history: &History,
-    kind: RunKind,
-    inputs: &RunInputs,
-) -> Vec<Step> {
+fn run_objects(case: &ReconcileCase<'_>, kind: RunKind, inputs: &RunInputs) -> Vec<Step> {
+    let ReconcileCase {
+        tf,
+        seen,
+        settings,
+        current: previous,
+        history,
+        ..
+    } = case;
     let state = inputs.backend.managed.as_ref();
     let creates_account = inputs.service_account.is_none();
     let mut objects: Vec<Object> = creates_account
@@ -289,49 +307,42 @@ fn run_objects(
     let mut steps = if inputs.approval.destroy {
         Vec::new()
     } else {
-        cache(tf, seen, history)
+        cache(tf, seen, history, settings)
     };
     steps.extend(objects.into_iter().map(ensure));
     steps
 }
 
-/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume. Replaces the `PersistentVolumeClaim` if the volume is
-/// lost, or if pods with the volume do not start. The content of the cache volume is reproducible (rule 2). Exception: a cache volume with
-/// a state is not replaced.
-pub(super) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
-    let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
+/// Returns the steps that create the `PersistentVolumeClaim` of the resource's own cache volume, if the resource selects it. Replaces the
+/// `PersistentVolumeClaim` if the volume is lost, or if pods with the volume do not start. The content of the cache volume is reproducible
+/// (rule 2). Exception: a cache volume with a state is not replaced.
+pub(super) fn cache(
+    tf: &Terraform,
+    seen: &Seen,
+    history: &History,
+    settings: &Settings,
+) -> Vec<Step> {
+    if cache_location::location(tf, settings) != CacheMount::Own {
+        return Vec::new();
+    }
+    let claim = || ensure(Object::Claim(Box::new(cache_pvc::claim(tf))));
     let usability = state_volume::usability(seen, history);
     let cache = match seen.cache {
         CacheSeen::Bound if usability == CacheVolume::Unusable => CacheSeen::Lost,
         observed => observed,
     };
-    match (claim, cache) {
-        (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
-        (Some(_), CacheSeen::Absent | CacheSeen::Lost)
-            if state_volume::is_irreplaceable(seen, history) =>
-        {
+    match cache {
+        CacheSeen::Pending | CacheSeen::Bound => Vec::new(),
+        CacheSeen::Absent | CacheSeen::Lost if state_volume::is_irreplaceable(seen, history) => {
             Vec::new()
         }
-        (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],
-        (Some(claim), CacheSeen::Lost) => vec![Step::DeleteClaim, ensure(claim)],
+        CacheSeen::Absent => vec![claim()],
+        CacheSeen::Lost => vec![Step::DeleteClaim, claim()],
     }
 }
 
 fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
-}
-
-/// Whether a pod mounts the cache volume. `waits_for_volume`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound
-/// yet. A first apply or a destroy does not wait for a new volume, because the volume is empty and takes longer to provision than a build
-/// or run takes.
-pub(super) fn has_cache(
-    tf: &Terraform,
-    seen: &Seen,
-    history: &History,
-    waits_for_volume: bool,
-) -> bool {
-    let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
-    tf.spec.cache.enabled && !is_suspect && (waits_for_volume || seen.cache == CacheSeen::Bound)
 }
 
 fn job(
@@ -351,7 +362,7 @@ fn job(
     let docker = docker_secret(tf, seen);
     let attempted = record.record.attempted;
     let pin = seen.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
-    let pod = pod_options::of_run(tf, pin, run.destroys, settings);
+    let pod = pod_options::of_run(tf, pin, run.destroys, &seen.shared_claims, settings);
     let parts = RunJobInputs {
         number,
         run,
@@ -360,7 +371,6 @@ fn job(
         path: &inputs.path,
         pull_secrets: &pull_secrets,
         docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
-        cache: run.cache,
         account: inputs.service_account.as_deref(),
         pod: &pod,
     };

@@ -28,15 +28,15 @@ pub(super) fn unsaved_after(
     let has_result = !matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     let is_still_unsaved = |unsaved: &UnsavedState| match unsaved.place {
         UnsavedPlace::Report => !report.recovered,
-        UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
-        UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
+        UnsavedPlace::CacheVolume => !(report.recovered && run.has_own_volume()),
+        UnsavedPlace::Unknown => !(report.recovered && run.has_own_volume() || has_result),
     };
     // A run that cannot reach the API server stores its state on the cache volume, and cannot report that it did so. So the cache volume
     // may hold the state of a run that ended without a report.
     let failure = report.failure.as_ref();
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
-    let may_hold = has_begun && run.cache && is_interrupted;
+    let may_hold = has_begun && run.has_own_volume() && is_interrupted;
     let reported = report.unsaved.map(unsaved_in);
     reported
         .or_else(|| before.filter(is_still_unsaved))
@@ -111,7 +111,7 @@ impl ReconcileCase<'_> {
     /// Returns a message suffix if the pod of `run` waits for a cache volume that may hold an unsaved state: which state, and how to
     /// continue. Empty if a run without the volume loses no state.
     pub(super) fn volume_hint(&self, run: &RunSpec, waiting: &Waiting) -> String {
-        let waits_for_volume = run.cache
+        let waits_for_volume = run.has_own_volume()
             && [Reason::Unschedulable, Reason::PodNotStarted]
                 .iter()
                 .any(|reason| waiting.reason == *reason);

@@ -11,7 +11,9 @@ use crate::decide::opt_in::engine_too_old;
 use crate::model::config_hash::Config;
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary};
-use crate::model::{base_image, pod_options, run_inputs, state_conflict, state_slots};
+use crate::model::{
+    base_image, cache_location, pod_options, run_inputs, state_conflict, state_slots,
+};
 use crate::observed::{Answer, SourceSeen};
 
 /// The configuration to apply.
@@ -54,10 +56,14 @@ impl ReconcileCase<'_> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(summary::configuration_failure(invalid));
         }
+        let shared_claims = &self.seen.shared_claims;
         if let Some(violation) = image::settings_violation(self.tf, self.settings)
-            .or_else(|| pod_options::refusal(self.tf, self.settings))
+            .or_else(|| pod_options::refusal(self.tf, shared_claims, self.settings))
         {
             return Err(summary::configuration_failure(&violation));
+        }
+        if let Some(refusal) = self.cache_refusal() {
+            return Err(refusal);
         }
         if let Some(refusal) = self.refusal {
             return Err(self.not_allowed(refusal));
@@ -106,6 +112,24 @@ impl ReconcileCase<'_> {
             runner,
             own_hash,
             wanted,
+        })
+    }
+
+    /// Returns the summary of a cache volume that the resource cannot use. Requeues after the interval [`RECHECK_INTERVAL`], because the operator
+    /// does not watch shared claims. A destroy does not need the volume.
+    fn cache_refusal(&self) -> Option<Summary> {
+        if self.tf.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let claim = &self.seen.shared_claim;
+        let refusal = cache_location::refusal(self.tf, claim, self.settings)?;
+        let summary = match refusal.class {
+            FailureClass::Transient => missing_input(&refusal),
+            FailureClass::User | FailureClass::Module => summary::configuration_failure(&refusal),
+        };
+        Some(Summary {
+            requeue_at: Some(self.now + RECHECK_INTERVAL),
+            ..summary
         })
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use self::limits::{above_maximum, unless_allowed};
 use self::merge::{make_references_optional, merge};
-use self::reserved::{Check, secret_of, unknown_volume};
+use self::reserved::{Check, secret_of, shared_claim, unknown_volume};
 use self::violation::Violation;
 use crate::digest;
 use crate::pod_policy::{BUILD_GRACE, PodPolicy, RUN_GRACE};
@@ -26,18 +26,24 @@ use crate::settings::Settings;
 const RUN_FIELD: &str = "spec.runner.pod";
 const BUILD_FIELD: &str = "spec.containerRegistry.builder.pod";
 
-/// Returns the failure if the pod options in the spec of `tf` are not allowed.
-pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
-    let run =
-        run_options(tf).and_then(|options| Some((RUN_FIELD, run_violation(options, settings)?)));
+/// Returns the failure if the pod options in the spec of `tf` are not allowed. `shared_claims`: claims that resources of the namespace share
+/// as cache volume.
+pub fn refusal(
+    tf: &Terraform,
+    shared_claims: &BTreeSet<String>,
+    settings: &Settings,
+) -> Option<Failure> {
+    let run = run_options(tf)
+        .and_then(|options| Some((RUN_FIELD, run_violation(options, shared_claims, settings)?)));
     let violation = run.or_else(|| {
         let options = build_options(tf)?;
         let elsewhere = settings
             .builds_elsewhere(tf)
             .then(|| elsewhere_violation(options, settings.build_namespace_of(tf)))
             .flatten();
-        let violation =
-            elsewhere.or_else(|| violation(options, &settings.pods.builds, BUILD_GRACE, settings));
+        let violation = elsewhere
+            .or_else(|| shared_claim(options, shared_claims))
+            .or_else(|| violation(options, &settings.pods.builds, BUILD_GRACE, settings));
         Some((BUILD_FIELD, violation?))
     });
     violation.map(|(field, Violation { path, cause })| {
@@ -84,17 +90,20 @@ pub fn check_policy(
 
 /// Returns the options of the pod of a run of `tf`. If the options in the spec are not allowed, which prevents new runs but no destroy,
 /// returns those in `pin`, the pin of the last apply, or only their environment if other options in `pin` are not allowed either.
-/// `destroys`: whether Secrets and ConfigMaps are optional, because they may be deleted together with the resource.
+/// `shared_claims`: as in [`refusal`]. `destroys`: whether Secrets and ConfigMaps are optional, because they may be deleted together with the resource.
 pub fn of_run(
     tf: &Terraform,
     pin: Option<&Pin>,
     destroys: bool,
+    shared_claims: &BTreeSet<String>,
     settings: &Settings,
 ) -> PodOptions {
-    let allowed = run_options(tf).filter(|options| run_violation(options, settings).is_none());
+    let is_allowed =
+        |options: &&PodOptions| run_violation(options, shared_claims, settings).is_none();
+    let allowed = run_options(tf).filter(is_allowed);
     let is_refused = allowed.is_none() && run_options(tf).is_some();
     let pinned = pin.filter(|_| is_refused).and_then(pinned_options);
-    let allowed_of_pin = pinned.and_then(|options| allowed_part(options, settings));
+    let allowed_of_pin = pinned.and_then(|options| allowed_part(options, shared_claims, settings));
     let options = allowed.cloned().or(allowed_of_pin).unwrap_or_default();
     let mut merged = merge(&settings.pods.runs, options);
     if destroys {
@@ -104,7 +113,11 @@ pub fn of_run(
 }
 
 /// Returns `options` if they are allowed, else their environment if that is allowed.
-fn allowed_part(options: PodOptions, settings: &Settings) -> Option<PodOptions> {
+fn allowed_part(
+    options: PodOptions,
+    shared_claims: &BTreeSet<String>,
+    settings: &Settings,
+) -> Option<PodOptions> {
     let environment = PodOptions {
         env: options.env.clone(),
         env_from: options.env_from.clone(),
@@ -112,7 +125,7 @@ fn allowed_part(options: PodOptions, settings: &Settings) -> Option<PodOptions> 
     };
     [options, environment]
         .into_iter()
-        .find(|options| run_violation(options, settings).is_none())
+        .find(|options| run_violation(options, shared_claims, settings).is_none())
 }
 
 /// Returns the options of the build pod of `tf`.
@@ -217,8 +230,13 @@ fn pinned_options(pin: &Pin) -> Option<PodOptions> {
     serde_json::from_value(options.clone()).ok()
 }
 
-fn run_violation(options: &PodOptions, settings: &Settings) -> Option<Violation> {
-    violation(options, &settings.pods.runs, RUN_GRACE, settings)
+fn run_violation(
+    options: &PodOptions,
+    shared_claims: &BTreeSet<String>,
+    settings: &Settings,
+) -> Option<Violation> {
+    shared_claim(options, shared_claims)
+        .or_else(|| violation(options, &settings.pods.runs, RUN_GRACE, settings))
 }
 
 /// Returns the first violation in `options`, which a resource sets.

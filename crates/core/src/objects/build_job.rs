@@ -16,6 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
 use super::{cache_pvc, meta_of_build, pod, pod_options};
+use crate::model::cache_location::CacheMount;
 use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::pod_policy::BUILD_GRACE;
 use crate::settings::Settings;
@@ -51,8 +52,8 @@ pub struct Build<'a> {
     pub build_secret: Option<&'a str>,
     /// Uid of the namespace of the resource. The image has a label with this uid.
     pub namespace_uid: &'a str,
-    /// Whether the pod mounts the cache volume.
-    pub cache: bool,
+    /// Cache volume of the pod. [`CacheMount::Scratch`] for a build in another namespace, which has no access to the claim.
+    pub cache: &'a CacheMount,
     /// Options of the pod.
     pub pod: &'a PodOptions,
     /// Digest of the options of the pod; empty without options.
@@ -131,14 +132,12 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         docker: build.docker.is_some(),
         user_dockerfile: build.image.user_dockerfile.as_deref(),
         build_secret: build.build_secret,
+        cache: build.cache.clone(),
     };
-    // A build pod in another namespace can use neither the cache volume nor the ServiceAccount of the resource.
+    // A build pod in another namespace cannot use the ServiceAccount of the resource.
     let in_own_namespace = !settings.builds_elsewhere(tf);
     let account = tf.spec.container_registry.service_account_name.as_ref();
-    let mut volumes = vec![
-        cache_pvc::volume(tf, in_own_namespace && build.cache),
-        pod::scratch("tmp"),
-    ];
+    let mut volumes = vec![cache_pvc::volume(tf, build.cache), pod::scratch("tmp")];
     volumes.extend(prepare::volumes(tf, &prepare));
     volumes.extend(
         build

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::{
 
 use alustan_api::Terraform;
 
-use super::pod;
+use super::{cache_pvc, pod};
+use crate::model::cache_location::CacheMount;
 use crate::model::image::canonical;
 use crate::model::terraform_registries::token_key;
 use crate::settings::Settings;
@@ -34,7 +35,7 @@ pub const PULL_CONTAINER: &str = "pull";
 pub const PREPARE_CONTAINER: &str = "prepare";
 
 /// Inputs of the containers that prepare a context.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Prepare<'a> {
     /// Reference of the base image, by digest.
     pub(crate) base: &'a str,
@@ -56,6 +57,8 @@ pub(crate) struct Prepare<'a> {
     pub(crate) user_dockerfile: Option<&'a str>,
     /// Name of the build Secret, which contains a copy of the credentials of the resource. Set only for a build in another namespace.
     pub(crate) build_secret: Option<&'a str>,
+    /// Cache volume of the container that executes `init`.
+    pub(crate) cache: CacheMount,
 }
 
 /// Returns the name of the credential helper for `containerRegistry.provider`. The operator image contains the helper.
@@ -340,7 +343,7 @@ fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
         sub_path: Some(format!("src/{}", layer.source)),
         ..pod::mount(VOLUME, &format!("{}/src/{}", paths::BUILD, layer.source))
     };
-    let mut mounts = vec![pod::mount("cache", paths::CACHE)];
+    let mut mounts = vec![cache_pvc::mount(tf, &prepare.cache)];
     mounts.extend(paths::LAYERS.map(layer));
     mounts.push(pod::mount("tmp", "/tmp"));
     let mut env = vec![

@@ -16,6 +16,7 @@ use kube_core::ResourceExt;
 
 use super::prepare::{self, Prepare};
 use super::{cache_pvc, meta, pod, pod_options};
+use crate::model::cache_location::CacheMount;
 use crate::pod_policy::RUN_GRACE;
 use crate::settings::Settings;
 
@@ -45,8 +46,6 @@ pub struct RunJobInputs<'a> {
     pub pull_secrets: &'a [String],
     /// Name and key of the Secret with the docker configuration.
     pub docker: Option<(&'a str, &'a str)>,
-    /// Whether the pod mounts the cache volume.
-    pub cache: bool,
     /// ServiceAccount of the pod; `None` for the ServiceAccount that the operator creates for the resource.
     pub account: Option<&'a str>,
     /// Options of the pod.
@@ -117,7 +116,7 @@ fn pod_spec(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> Po
     let prepare = prepare(parts);
     let unpack = prepare.as_ref();
     let mut volumes = vec![
-        cache_pvc::volume(tf, parts.cache),
+        cache_pvc::volume(tf, &CacheMount::of(run)),
         pod::scratch("work"),
         pod::scratch("tmp"),
     ];
@@ -201,6 +200,7 @@ fn prepare<'a>(parts: &RunJobInputs<'a>) -> Option<Prepare<'a>> {
             docker: parts.docker.is_some(),
             user_dockerfile: None,
             build_secret: None,
+            cache: CacheMount::of(parts.run),
         })
 }
 
@@ -241,7 +241,7 @@ fn container(
 ) -> Container {
     let run = parts.run;
     let mut env = vec![
-        pod::env("ALUSTAN_CACHE_KEPT", parts.cache.to_string()),
+        pod::env("ALUSTAN_CACHE_KEPT", run.has_own_volume().to_string()),
         pod::env("ALUSTAN_RECORD", names::record(&tf.name_any())),
         pod::env("ALUSTAN_RUN", parts.number.to_string()),
         pod::env("ALUSTAN_DECISION", parts.decision.to_owned()),
@@ -253,7 +253,7 @@ fn container(
     env.extend(prepare::environment(settings));
     env.extend(prepare::cli_config(settings));
     let mut mounts = vec![
-        pod::mount("cache", paths::CACHE),
+        cache_pvc::mount(tf, &CacheMount::of(run)),
         pod::mount("work", paths::WORK),
         pod::mount("tmp", "/tmp"),
     ];

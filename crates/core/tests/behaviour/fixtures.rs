@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Anything, Architecture, BuilderKind, Terraform};
 use alustan_core::pod_policy::PodPolicy;
-use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
+use alustan_core::settings::{CacheDefault, KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -44,6 +44,7 @@ pub(crate) fn settings() -> Settings {
         cross_namespace_refs: false,
         marks_namespaces: true,
         pods: PodPolicy::default(),
+        cache: CacheDefault::PerResource,
     }
 }
 

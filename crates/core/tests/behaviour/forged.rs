@@ -525,7 +525,9 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
         | Step::TakeOver(_)
         | Step::CreateBuildSecret(_)
         | Step::DeleteBuildSecret(_)
-        | Step::DeleteClaim => panic!("no world here needs {:?}", step.kind()),
+        | Step::DeleteClaim
+        | Step::EmptyCache(_)
+        | Step::ReleaseClaim(_) => panic!("no world here needs {:?}", step.kind()),
     }
 }
 

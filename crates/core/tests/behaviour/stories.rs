@@ -6,6 +6,7 @@ mod approval;
 mod architecture;
 mod build_namespace;
 mod build_once;
+mod cache;
 mod changes_during_run;
 mod clock;
 mod config_hash;
@@ -53,6 +54,7 @@ mod upstream;
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunProgress};
 use alustan_core::step::{Object, OutputsObject, Step};
+use k8s_openapi::api::batch::v1::Job;
 use kube_core::ResourceExt;
 
 use crate::world::{PodEvent, ReconcileFaults, Reconciled, Stage, World};
@@ -91,6 +93,8 @@ fn step_name(step: &Step) -> String {
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
+        Step::EmptyCache(job) => format!("EmptyCache {}", claims(job).join(", ")),
+        Step::ReleaseClaim(claim) => format!("ReleaseClaim {claim}"),
         Step::CleanUp { kept } if kept.is_empty() => "CleanUp".to_owned(),
         Step::CleanUp { kept } => {
             let kept: Vec<_> = kept.iter().map(|component| component.as_str()).collect();
@@ -98,6 +102,16 @@ fn step_name(step: &Step) -> String {
         }
         Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
     }
+}
+
+/// Returns the names of the claims that the pod of `job` mounts.
+fn claims(job: &Job) -> Vec<String> {
+    let pod = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let volumes = pod.volumes.iter().flatten();
+    volumes
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|claim| claim.claim_name.clone())
+        .collect()
 }
 
 /// Returns how `progress` changes the run report: it closes or cancels the current run, or resets the report for a new run.

@@ -20,7 +20,7 @@ use alustan_api::{NotificationEvent, Reason, Terraform, TerraformStatus};
 use alustan_core::observed::allow_list::Allowed;
 use alustan_core::observed::{
     AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, Ownership,
-    RecordSeen, StackSeen, Waiting,
+    RecordSeen, SharedClaimSeen, StackSeen, Waiting,
 };
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -72,8 +72,10 @@ pub(crate) struct Job {
     pub(crate) labels: BTreeMap<String, String>,
     /// Reference of the context that the pod unpacks, if its image is a base image.
     pub(crate) unpacks: Option<String>,
-    /// Whether the pod mounts the cache volume. If so, the pod cannot start without the volume.
+    /// Whether the pod mounts the resource's own cache volume. If so, the pod cannot start without the volume.
     pub(crate) volume: bool,
+    /// Shared claim that the pod mounts.
+    pub(crate) shared_claim: Option<String>,
     /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,
     pub(crate) pod_created: bool,
@@ -179,6 +181,8 @@ pub(crate) struct World {
     pub(crate) scheduled_at: Option<Timestamp>,
     /// Phase of the `PersistentVolumeClaim` of the cache volume.
     pub(crate) cache: CacheSeen,
+    /// The shared claim that the resource selects.
+    pub(crate) shared_claim: SharedClaimSeen,
     /// Whether Secrets or the cache volume contain a Terraform state that no run wrote.
     pub(crate) foreign_state: ForeignState,
     pub(crate) real: Real,
@@ -262,6 +266,7 @@ impl World {
             termination: None,
             scheduled_at: None,
             cache: CacheSeen::Absent,
+            shared_claim: SharedClaimSeen::Absent,
             foreign_state: ForeignState::default(),
             real: Real::default(),
             base_digest: 1,

@@ -17,9 +17,9 @@ use hcl_edit::structure::Body;
 use ring::digest::{Context, SHA256};
 
 use crate::engine::lock_file;
+use crate::file_system::{open_regular, read_regular};
 use crate::log;
 use crate::paths::Vars;
-use crate::file_system::{open_regular, read_regular};
 
 /// Folder of the packages on the cache volume.
 const PACKAGES: &str = "plugins";

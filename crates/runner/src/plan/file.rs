@@ -6,9 +6,9 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
+use crate::file_system::read_regular;
 use crate::secrets::encryption::Cipher;
 use crate::state::lineage::StateHead;
-use crate::file_system::read_regular;
 
 /// Number of newest plans that are kept on the cache volume.
 const KEPT: usize = 2;

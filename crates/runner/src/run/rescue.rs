@@ -85,7 +85,7 @@ impl Session {
 
     fn keep_on_cache(&self, file: &Path) -> Result<(), String> {
         if !self.paths.cache_kept {
-            return Err("the cache volume is deleted with the pod".to_owned());
+            return Err("the pod has no cache volume of its own".to_owned());
         }
         fs::read(file)
             .and_then(|state| unsaved::keep(&self.paths.cache, state, &self.key))
@@ -171,6 +171,7 @@ impl Session {
                 }
                 decrypted.ok()
             }
+            UnsavedLocation::Cache if !self.paths.cache_kept => None,
             UnsavedLocation::Cache => unsaved::take(&self.paths.cache, &self.key),
         }
     }

@@ -13,10 +13,10 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
+use crate::file_system::read_regular;
 use crate::log_tail;
 use crate::record::{RESERVE, RecordError, RecordHandle, Update};
 use crate::secrets::encryption::Cipher;
-use crate::file_system::read_regular;
 
 /// File to which the engine writes the state if it fails to save the state to the backend.
 pub const FILE: &str = "errored.tfstate";

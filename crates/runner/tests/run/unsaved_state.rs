@@ -161,7 +161,7 @@ fn unsaved_state_without_room_is_reported_as_lost() {
     for part in [
         "the state will be LOST with this pod: copy ",
         "Secret web-report: the compressed state of",
-        "the cache volume is deleted with the pod",
+        "the pod has no cache volume of its own",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }

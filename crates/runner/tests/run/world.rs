@@ -262,6 +262,7 @@ impl World {
         let run = RunSpec {
             artifact: None,
             cache: false,
+            cache_claim: None,
             unpack: false,
             kind,
             trigger: self.trigger.clone(),

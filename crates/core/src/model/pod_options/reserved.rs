@@ -1,6 +1,6 @@
 //! Options that are always refused, in resources and in the defaults of the operator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::{PodOptions, PodResources, PodVolume, PodVolumeMount, names, paths};
 use k8s_openapi::api::core::v1::{EnvVar, VolumeProjection};
@@ -264,6 +264,26 @@ fn own_claim(path: &str, name: &str) -> Option<Violation> {
              -cache; use another claim"
         );
         Violation::new(path, cause)
+    })
+}
+
+/// Returns the violation if a volume is a claim that resources of the namespace share as cache volume: the pod would get the directories of
+/// all of them.
+pub(super) fn shared_claim(
+    options: &PodOptions,
+    shared_claims: &BTreeSet<String>,
+) -> Option<Violation> {
+    let mut volumes = options.volumes.iter().enumerate();
+    volumes.find_map(|(index, volume)| {
+        let name = &volume.persistent_volume_claim.as_ref()?.claim_name;
+        shared_claims.contains(name).then(|| {
+            let cause = format!(
+                "PersistentVolumeClaim {name} is a shared cache volume with the directories of other \
+                 resources (spec.cache.claimName, or --cache of the operator); use another claim"
+            );
+            let path = format!("volumes[{index}].persistentVolumeClaim.claimName");
+            Violation::new(path, cause)
+        })
     })
 }
 

@@ -41,9 +41,31 @@ fn generous() -> Settings {
 }
 
 fn violation(tf: &Terraform, settings: &Settings) -> Option<String> {
-    let failure = refusal(tf, settings)?;
+    let failure = refusal(tf, &BTreeSet::new(), settings)?;
     assert_eq!(failure.reason, Reason::PodOptionNotAllowed);
     Some(failure.message)
+}
+
+#[test]
+fn shared_cache_volume_of_others_is_refused_in_pod_options() {
+    let claim = json!({"persistentVolumeClaim": {"claimName": "plans"}});
+    for (path, field) in [
+        (RUN, "spec.runner.pod"),
+        (BUILD, "spec.containerRegistry.builder.pod"),
+    ] {
+        let tf = terraform().with(path, volume(claim.clone()));
+        assert_eq!(violation(&tf, &generous()), None);
+        let shared = BTreeSet::from(["plans".to_owned()]);
+        let failure = refusal(&tf, &shared, &generous()).unwrap();
+        assert_eq!(failure.reason, Reason::PodOptionNotAllowed);
+        let start = format!(
+            "{field}.volumes[0].persistentVolumeClaim.claimName: PersistentVolumeClaim plans is a \
+             shared cache volume"
+        );
+        assert!(failure.message.starts_with(&start), "{}", failure.message);
+        let mounted = of_run(&tf, None, true, &shared, &generous()).volumes;
+        assert_eq!(mounted, [], "a destroy does not mount it either");
+    }
 }
 
 /// Returns a volume with `source`.
@@ -714,7 +736,7 @@ fn count_references(value: &Value) -> (usize, usize) {
 fn references_of_pod_options_are_optional_for_destroy() {
     let tf = terraform().with(RUN, references());
     let count = |destroys| {
-        let options = of_run(&tf, None, destroys, &settings());
+        let options = of_run(&tf, None, destroys, &BTreeSet::new(), &settings());
         count_references(&serde_json::to_value(options).unwrap())
     };
     assert_eq!([count(false), count(true)], [(8, 0), (8, 8)]);

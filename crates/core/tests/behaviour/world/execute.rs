@@ -6,7 +6,7 @@ use alustan_api::{Reason, names};
 use alustan_core::model::{admission, image, progress};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
-    BuildState, CacheSeen, Ownership, RecordSeen, ReportedProgress, Seen,
+    BuildState, CacheSeen, Ownership, RecordSeen, ReportedProgress, Seen, SharedClaimSeen,
 };
 use alustan_core::status::notifications;
 use alustan_core::status::render::with_failure;
@@ -222,7 +222,12 @@ impl World {
                 self.volume_unreachable = false;
                 self.objects.remove(&names::cache(&self.name()));
             }
-            Step::PruneImages | Step::CleanUp { .. } => {}
+            Step::ReleaseClaim(_) => {
+                self.shared_claim = SharedClaimSeen::Terminating {
+                    has_finished_users: false,
+                };
+            }
+            Step::PruneImages | Step::EmptyCache(_) | Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
                 // Before a restore, the real objects belong to the earlier resource of the same name. The finalizer may then be removed
                 // without a destroy.
@@ -452,6 +457,9 @@ impl World {
             return;
         }
         let volumes = pod.volumes.iter().flatten();
+        let claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        let claim = claims.map(|claim| claim.claim_name.clone()).next();
+        let own_claim = names::cache(&self.name());
         let mut env = container.env.iter().flatten();
         let number = env.find(|env| env.name == "ALUSTAN_RUN").unwrap();
         let number = number.value.as_ref().unwrap().parse().unwrap();
@@ -464,9 +472,8 @@ impl World {
             image: container.image.clone().unwrap(),
             labels: template.metadata.clone().unwrap().labels.unwrap(),
             unpacks: unpacks(pod),
-            volume: volumes
-                .into_iter()
-                .any(|volume| volume.persistent_volume_claim.is_some()),
+            volume: claim.as_ref() == Some(&own_claim),
+            shared_claim: claim.filter(|claim| *claim != own_claim),
             cloud: container
                 .env_from
                 .iter()

@@ -10,7 +10,7 @@ use alustan_core::decide::prepare::{Prepared, Query, prepare};
 use alustan_core::model::admission;
 use alustan_core::model::image::{self, ImagePlan, ImageSeen};
 use alustan_core::model::pull_secret::docker_config;
-use alustan_core::model::{allow_lists, state_conflict};
+use alustan_core::model::{allow_lists, cache_location, state_conflict};
 use alustan_core::observed::{
     AccountSeen, Answer, BuildSecretSeen, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen,
     NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
@@ -93,6 +93,8 @@ impl World {
             jobs: self.own_jobs(),
             build_secrets: self.build_secrets(),
             cache: self.cache,
+            shared_claim: self.shared_claim.clone(),
+            shared_claims: cache_location::shared_claims([self.tf()], &self.settings),
             foreign_state: self.foreign_state,
             invalid: alustan_cel::invalid_expression(&self.tf().spec),
             allowed: self.allow_lists.clone(),

@@ -46,8 +46,10 @@ pub(crate) struct Pod {
     pub(crate) image: String,
     /// Reference of the context that the pod unpacks, if its image is a base image.
     pub(crate) unpacks: Option<String>,
-    /// Whether the pod mounts the cache volume. If so, the pod cannot start without the volume.
+    /// Whether the pod mounts the resource's own cache volume. If so, the pod cannot start without the volume.
     pub(crate) volume: bool,
+    /// Shared claim that the pod mounts.
+    pub(crate) shared_claim: Option<String>,
     /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,
     pub(crate) stage: Stage,
@@ -104,6 +106,7 @@ impl World {
                 image: job.image.clone(),
                 unpacks: job.unpacks.clone(),
                 volume: job.volume,
+                shared_claim: job.shared_claim.clone(),
                 cloud: job.cloud,
                 stage: Stage::Created,
             });
@@ -282,6 +285,10 @@ impl World {
             (_, CacheSeen::Absent | CacheSeen::Lost) if pod.volume => {
                 waiting("Unschedulable", "the claim web-cache has no volume")
             }
+            (_, _) if pod.shared_claim.is_some() && self.volume_unreachable => waiting(
+                "CreateContainerConfigError",
+                "failed to create subPath directory for volumeMount \"cache\" of container \"terraform\"",
+            ),
             (_, _) if pod.volume && self.volume_unreachable => waiting(
                 "Unschedulable",
                 "1 node(s) had volume node affinity conflict",
