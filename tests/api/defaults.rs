@@ -24,7 +24,7 @@ async fn minimal_resource_gets_all_defaults() {
             "deletionPolicy": "Destroy",
             "deletionProtection": false,
             "suspend": false,
-            "cache": {"enabled": true, "size": "5Gi"},
+            "cache": {"size": "5Gi"},
         })
     );
     assert_eq!(stored.get("status"), None);

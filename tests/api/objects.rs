@@ -10,16 +10,17 @@ use alustan_api::run::{
     ScriptTexts, TimeLimits, Trigger,
 };
 use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Mode, Terraform, labels, names};
+use alustan_core::model::cache_location::CacheMount;
 use alustan_core::model::{image, pod_options};
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::outputs::SelectedOutputs;
 use alustan_core::objects::run_job::{self, RunJobInputs};
 use alustan_core::objects::{
-    cache_pvc, outputs as outputs_of, pod_disruption_budget, rbac, secrets,
+    cache_pvc, empty_cache, outputs as outputs_of, pod_disruption_budget, rbac, secrets,
 };
 use alustan_core::observed::SourceSeen;
 use alustan_core::pod_policy::PodPolicy;
-use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
+use alustan_core::settings::{CacheDefault, KANIKO, KANIKO_CAPABILITIES, PodUser, Settings};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota, ServiceAccount};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -61,6 +62,7 @@ fn settings() -> Settings {
         cross_namespace_refs: false,
         marks_namespaces: true,
         pods: PodPolicy::default(),
+        cache: CacheDefault::PerResource,
     }
 }
 
@@ -117,7 +119,7 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
         RunKind::Drift,
         RunKind::Destroy,
     ];
-    let run_pod = pod_options::of_run(tf, None, false, settings);
+    let run_pod = pod_options::of_run(tf, None, false, &BTreeSet::new(), settings);
     let build_pod = pod_options::of_build(tf, settings);
     let mut jobs: Vec<Job> = kinds
         .into_iter()
@@ -129,7 +131,8 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
                 revision: None,
                 context: None,
                 artifact: Some(format!("registry.test/team/web@{DIGEST}")),
-                cache: false,
+                cache: true,
+                cache_claim: (kind == RunKind::Drift).then(|| "plans".to_owned()),
                 unpack: kind == RunKind::Destroy,
                 image: format!("registry.test/team/web@{DIGEST}"),
                 architecture: Architecture::own(),
@@ -156,7 +159,6 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
                 pull_secrets: &pull,
                 docker: Some(("regcred", ".dockerconfigjson")),
                 account: None,
-                cache: true,
                 pod: &run_pod,
             };
             run_job::job(tf, &parts, settings)
@@ -196,12 +198,14 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
             pull_secret: Some("regcred"),
             build_secret: None,
             namespace_uid: "namespace-uid",
-            cache: true,
+            cache: &CacheMount::Own,
             pod: &build_pod,
             pod_digest: "4f6a95f0a7bf",
         };
         jobs.push(build_job::job(tf, &build, settings));
     }
+    let architecture = Architecture::own();
+    jobs.push(empty_cache::job(tf, "plans", 9_999, architecture, settings));
     jobs
 }
 
@@ -330,7 +334,7 @@ async fn operator_may_create_all_its_objects() {
         ensure(&space, &rbac::role(&tf, &run_inputs(&tf.name_any()))).await;
         ensure(&space, &rbac::binding(&tf, &run_inputs(&tf.name_any()))).await;
         ensure(&space, &pod_disruption_budget::budget(&tf)).await;
-        create(&space, &cache_pvc::claim(&tf).unwrap()).await;
+        create(&space, &cache_pvc::claim(&tf)).await;
         let pin = Pin {
             number: 1,
             image: format!("registry.test/team/web@{DIGEST}"),

@@ -433,8 +433,39 @@ async fn backend_refuses_fields_of_other_providers() {
     );
     let refused = space.apply(&without).await.unwrap_err();
     assert!(
-        refused.contains("provider local requires cache.enabled"),
+        refused.contains("provider local requires a cache volume of the resource"),
         "{refused}"
+    );
+    let shared = with_all(
+        resource("web"),
+        json!({"/backend": {"provider": "local"}, "/cache": {"claimName": "plans"}}),
+    );
+    let refused = space.apply(&shared).await.unwrap_err();
+    assert!(
+        refused.contains("cache.claimName must not be set"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn cache_claim_needs_a_valid_name_and_an_enabled_cache() {
+    let space = Space::new().await;
+    for name in ["Plans", "team/plans", ""] {
+        let message = "must be the name of an object";
+        refuses(&space, "/cache/claimName", message, &[json!(name)]).await;
+    }
+    let cache = json!({"enabled": false, "claimName": "plans"});
+    let message = "claimName cannot be set with enabled false";
+    refuses(&space, "/cache", message, &[cache]).await;
+    let shared = with(
+        resource("web"),
+        "/cache",
+        Some(json!({"claimName": "plans"})),
+    );
+    let stored = space.apply(&shared).await.unwrap();
+    assert_eq!(
+        stored["spec"]["cache"],
+        json!({"claimName": "plans", "size": "5Gi"})
     );
 }
 

@@ -89,11 +89,13 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
-        // restore.rs covers `TakeOver`. build_namespace.rs covers build Secrets, which exist only for builds in another namespace. An
-        // interrupted `PruneImages` leaves no state in the cluster that the next operator must complete.
+        // restore.rs covers `TakeOver`. cache.rs covers shared claims. build_namespace.rs covers build Secrets, which exist only for builds in
+        // another namespace. An interrupted `PruneImages` leaves no state in the cluster that the next operator must complete.
         StepKind::TakeOver
         | StepKind::CreateBuildSecret
         | StepKind::DeleteBuildSecret
+        | StepKind::EmptyCache
+        | StepKind::ReleaseClaim
         | StepKind::PruneImages => &[],
         StepKind::CleanUp => &[(Story::Destroy, 7, "")],
         StepKind::RemoveFinalizer => &[(Story::Destroy, 8, "")],

@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim};
 
 use super::*;
 use crate::outside::Outside;
@@ -269,6 +269,36 @@ fn inputs() -> Vec<Case> {
     ]
 }
 
+fn caches() -> Vec<Case> {
+    let claim = |name: &str| vec![("/cache/claimName", json!(name))];
+    let volume =
+        json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "gone"}}]});
+    vec![
+        (
+            "no-claim",
+            claim("gone"),
+            "CacheClaimNotFound",
+            vec!["spec.cache.claimName: PersistentVolumeClaim gone does not exist"],
+        ),
+        (
+            "other-claim",
+            claim("web-cache"),
+            "CacheClaimConflict",
+            vec![
+                "spec.cache.claimName: PersistentVolumeClaim web-cache is the cache volume of resource web",
+            ],
+        ),
+        (
+            "mounts-claim",
+            vec![("/runner/pod", volume)],
+            "PodOptionNotAllowed",
+            vec![
+                "volumes[0].persistentVolumeClaim.claimName: PersistentVolumeClaim gone is a shared cache volume",
+            ],
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn each_bad_input_has_its_reason_and_names_its_field() {
     let operator = Operator::shared().await;
@@ -285,6 +315,11 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
             .create::<ConfigMap>(json!({"metadata": {"name": name}, "data": {"key": value}}))
             .await;
     }
+    let labels = labels::of("web", "uid-of-web", Component::Cache);
+    let volume =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = json!({"metadata": {"name": "web-cache", "labels": labels}, "spec": volume});
+    space.create::<PersistentVolumeClaim>(claim).await;
     let address = &outside.address;
     let good = |name: &str| {
         let registry = json!({
@@ -302,7 +337,7 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
         )
     };
 
-    let mut cases = [sources(), registries(), inputs()].concat();
+    let mut cases = [sources(), registries(), inputs(), caches()].concat();
     let no_base = json!(format!("{address}/no/such-base:1"));
     cases.push((
         "no-base",

@@ -44,6 +44,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         context: None,
         artifact: None,
         cache: false,
+        cache_claim: None,
         unpack: false,
         image: "127.0.0.1:1/team/infra@sha256:0".to_owned(),
         architecture: Architecture::own(),
