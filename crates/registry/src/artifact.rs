@@ -1,4 +1,4 @@
-//! Format of a context in a registry: an OCI artifact with one layer. Performs no I/O. See
+//! Format of a context in a registry, an OCI artifact with one layer, and of artifacts of modules that other programs push. Performs no I/O. See
 //! <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
 
 use serde::Deserialize;
@@ -15,6 +15,31 @@ pub(crate) const MANIFEST_TYPE: &str = OCI_MANIFEST;
 /// Config blob of an OCI artifact that has no config.
 pub(crate) const EMPTY: &[u8] = b"{}";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
+
+/// Maximum size of the artifact of a module before it is unpacked, in bytes.
+pub(crate) const MODULE_BYTES: usize = 16 << 20;
+/// Media type of the layer that `flux push artifact` writes: <https://fluxcd.io/flux/components/source/ocirepositories/>.
+const FLUX_LAYER: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
+/// Media type of the layer of a module package: <https://opentofu.org/docs/cli/oci_registries/module-package/>.
+const OPENTOFU_LAYER: &str = "archive/zip";
+
+/// Format of the content of the artifact of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModuleFormat {
+    /// tar.gz, as written by `flux push artifact`.
+    TarGzip,
+    /// zip, as in a module package of OpenTofu.
+    Zip,
+}
+
+/// Content of the artifact of a module.
+#[derive(Clone, Debug)]
+pub struct ModuleArtifact {
+    /// Format of the content.
+    pub format: ModuleFormat,
+    /// Content, verified against its digest.
+    pub content: bytes::Bytes,
+}
 
 /// Returns the tag of a context: `context-` and the first 16 digits of its digest.
 pub fn context_tag(context: &Digest) -> String {
@@ -92,9 +117,76 @@ pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Diges
     Digest::parse(&layer.digest).map_err(|_| refuse("the digest of the layer is invalid".into()))
 }
 
+/// Reads the manifest of the artifact of a module. Returns format and digest of its only layer with a known media type.
+///
+/// # Errors
+/// [`Error::InvalidArtifact`] if no layer or several layers have a known media type, or if the layer exceeds [`MODULE_BYTES`].
+pub(crate) fn module_layer(
+    subject: &str,
+    manifest: &[u8],
+) -> Result<(ModuleFormat, Digest), Error> {
+    let refuse = |why: String| Error::InvalidArtifact {
+        subject: subject.to_owned(),
+        why,
+    };
+    let manifest: ArtifactManifest = serde_json::from_slice(manifest)
+        .map_err(|error| refuse(format!("invalid manifest: {error}")))?;
+    let mut known = manifest.layers.iter().filter_map(|layer| {
+        let format = match layer.media_type.as_str() {
+            FLUX_LAYER => ModuleFormat::TarGzip,
+            OPENTOFU_LAYER => ModuleFormat::Zip,
+            _ => return None,
+        };
+        Some((format, layer))
+    });
+    let (Some((format, layer)), None) = (known.next(), known.next()) else {
+        return Err(refuse(format!(
+            "the manifest must have one layer of type `{FLUX_LAYER}` (flux push artifact) or \
+             `{OPENTOFU_LAYER}` (module package of OpenTofu)"
+        )));
+    };
+    if !usize::try_from(layer.size).is_ok_and(|size| size <= MODULE_BYTES) {
+        return Err(refuse(format!(
+            "the layer has {} bytes, more than the limit of {MODULE_BYTES} bytes",
+            layer.size
+        )));
+    }
+    let digest = Digest::parse(&layer.digest);
+    let digest = digest.map_err(|_| refuse("the digest of the layer is invalid".into()))?;
+    Ok((format, digest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn module_artifact_has_one_layer_of_a_known_type() {
+        let digest = Digest::of(b"x").to_string();
+        let layer =
+            |kind: &str, size: usize| json!({"mediaType": kind, "digest": digest, "size": size});
+        let read = |layers: &[serde_json::Value]| {
+            let manifest = json!({"schemaVersion": 2, "layers": layers}).to_string();
+            module_layer("x", manifest.as_bytes())
+        };
+        let other = layer("application/octet-stream", 1);
+        let (format, found) = read(&[layer(FLUX_LAYER, MODULE_BYTES), other.clone()]).unwrap();
+        assert_eq!((format, found), (ModuleFormat::TarGzip, Digest::of(b"x")));
+        let (format, _) = read(&[layer(OPENTOFU_LAYER, 1)]).unwrap();
+        assert_eq!(format, ModuleFormat::Zip);
+        for layers in [
+            vec![],
+            vec![other],
+            vec![layer(FLUX_LAYER, 1), layer(OPENTOFU_LAYER, 1)],
+            vec![layer(FLUX_LAYER, MODULE_BYTES + 1)],
+            vec![json!({"mediaType": FLUX_LAYER, "digest": "sha256:0", "size": 1})],
+            vec![json!({"mediaType": FLUX_LAYER, "digest": digest, "size": -1})],
+        ] {
+            let error = read(&layers).unwrap_err();
+            assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
+        }
+        assert!(module_layer("x", b"[]").is_err());
+    }
 
     fn read(bytes: &[u8], most: usize) -> Result<Digest, Error> {
         layer("x", bytes, most)

@@ -79,6 +79,22 @@ pub enum Error {
         /// Reason for which the artifact is not a context.
         why: String,
     },
+    /// The artifact of a module cannot be used.
+    #[error("{subject} is not the artifact of a module: {why}")]
+    InvalidArtifact {
+        /// Reference of the artifact.
+        subject: String,
+        /// Reason for which the artifact cannot be used.
+        why: String,
+    },
+    /// A range of versions is invalid.
+    #[error("invalid range of versions `{range}`: {why}")]
+    InvalidRange {
+        /// Invalid text, escaped.
+        range: String,
+        /// Reason for which the text is invalid.
+        why: String,
+    },
     /// A base image, or one of its manifests or blobs, does not exist in the registry.
     #[error(
         "failed to read the base image {subject}: the image does not exist in the registry{}; \
@@ -147,6 +163,8 @@ impl Error {
             Self::Request { failure, .. } => failure.reason(),
             Self::Timeout { .. } => Reason::RegistryUnreachable,
             Self::NotAContext { .. } => Reason::ContextDamaged,
+            Self::InvalidArtifact { .. } => Reason::ArtifactInvalid,
+            Self::InvalidRange { .. } => Reason::InvalidSource,
             Self::BaseImageNotFound { .. } => Reason::BaseImageNotFound,
             Self::InvalidBaseImage { .. } => Reason::BaseImageUnsupported,
             Self::LayerFile { .. } => Reason::PrepareFailed,
@@ -160,6 +178,8 @@ impl Error {
             | Self::InvalidCredentials { .. }
             | Self::Helper { .. }
             | Self::NotAContext { .. }
+            | Self::InvalidArtifact { .. }
+            | Self::InvalidRange { .. }
             | Self::BaseImageNotFound { .. }
             | Self::InvalidBaseImage { .. }
             | Self::LayerFile { .. } => false,
@@ -261,8 +281,8 @@ impl Failure {
     fn advice(self) -> &'static str {
         match self {
             Self::Unauthorized => {
-                "check that the Secret of `containerRegistry.secretRef` contains valid credentials \
-                 for this registry"
+                "check that the Secret of `containerRegistry.secretRef`, or of `source.oci.secretRef` for \
+                 an artifact, contains valid credentials for this registry"
             }
             Self::Forbidden => {
                 "grant these credentials permission to pull from and push to this repository"

@@ -15,8 +15,11 @@ mod name;
 mod prune;
 mod reference;
 mod registry;
+mod version_range;
 
-pub use artifact::{ARTIFACT_TYPE, LAYER_TYPE, artifact_digest, context_tag};
+pub use artifact::{
+    ARTIFACT_TYPE, LAYER_TYPE, ModuleArtifact, ModuleFormat, artifact_digest, context_tag,
+};
 pub use credential::{Access, Credential};
 pub use docker_config::DockerConfig;
 pub use error::{Error, Failure};
@@ -25,3 +28,4 @@ pub use name::ImageName;
 pub use prune::{Policy, RunnerImage, TaggedImage, Used, choose, is_image_tag};
 pub use reference::{Digest, Hasher, ImageRef};
 pub use registry::{Options, Registry};
+pub use version_range::VersionRange;

@@ -16,13 +16,13 @@ mod upload_content;
 
 pub use options::Options;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
 
 use crate::{
-    artifact,
+    artifact::{self, ModuleArtifact},
     auth::Operation,
     credential::Access,
     error::{Error, Failure},
@@ -151,6 +151,50 @@ impl Registry {
             call.pull(session, manifest)
         })
         .await
+    }
+
+    /// Pulls the artifact of a module by the digest of its manifest. Verifies the digests of manifest and content.
+    ///
+    /// # Errors
+    /// Fails if the registry does not have the manifest, or if the artifact is not that of a module.
+    pub async fn pull_module(
+        &self,
+        repository: &ImageName,
+        manifest: &Digest,
+        access: &Access,
+    ) -> Result<ModuleArtifact, Error> {
+        let image = ImageRef::by_digest(repository.clone(), manifest.clone());
+        let call = self.call(
+            "pull the artifact",
+            image.to_string(),
+            repository,
+            Operation::Pull,
+            access,
+        );
+        call.with_session(self.shared.options.transfer_timeout, |session| {
+            call.pull_module(session, manifest)
+        })
+        .await
+    }
+
+    /// Returns the tags of a repository; none if the repository does not exist.
+    ///
+    /// # Errors
+    /// Fails if a request fails, or if the registry does not list tags.
+    pub async fn tags(
+        &self,
+        repository: &ImageName,
+        access: &Access,
+    ) -> Result<BTreeSet<String>, Error> {
+        let call = self.call(
+            "list the tags of",
+            repository.to_string(),
+            repository,
+            Operation::Pull,
+            access,
+        );
+        let list = async { call.tags(&call.authenticate(None).await?).await };
+        call.with_timeout(self.shared.options.timeout, list).await
     }
 
     /// Returns the tags of a repository with their images, for pruning. Omits tags of contexts and of layers in a kaniko cache.

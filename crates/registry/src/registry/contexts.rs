@@ -1,4 +1,4 @@
-//! Requests digests of images. Pushes and pulls contexts.
+//! Requests digests of images. Pushes and pulls contexts, and pulls artifacts of modules.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
     upload_content::in_memory,
 };
 use crate::{
-    artifact,
+    artifact::{self, MODULE_BYTES, ModuleArtifact},
     error::{Error, Failure},
     image::Blob,
     reference::{Digest, Hasher, ImageRef},
@@ -125,6 +125,38 @@ impl Call<'_> {
         let content = self.send_bounded(request, most).await?.body;
         self.check(&content, &layer)?;
         Ok(content.into())
+    }
+
+    /// Pulls the artifact of a module by the digest of its manifest. Verifies the digests of manifest and content.
+    pub(super) async fn pull_module(
+        &self,
+        session: Arc<Session>,
+        manifest: &Digest,
+    ) -> Result<ModuleArtifact, Error> {
+        let path = format!("manifests/{manifest}");
+        let request = session
+            .request(Method::GET, &path)
+            .header(header::ACCEPT, MANIFESTS.join(", "));
+        let bytes = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
+        self.check_module(&bytes, manifest)?;
+        let (format, layer) = artifact::module_layer(&self.subject, &bytes)?;
+        let request = session.request(Method::GET, &format!("blobs/{layer}"));
+        let content = self.send_bounded(request, MODULE_BYTES).await?.body;
+        self.check_module(&content, &layer)?;
+        Ok(ModuleArtifact {
+            format,
+            content: content.into(),
+        })
+    }
+
+    fn check_module(&self, content: &[u8], digest: &Digest) -> Result<(), Error> {
+        if digest.matches(content) {
+            return Ok(());
+        }
+        Err(Error::InvalidArtifact {
+            subject: self.subject.clone(),
+            why: format!("the content does not match {digest}"),
+        })
     }
 
     /// Verifies the digest of content from the registry.

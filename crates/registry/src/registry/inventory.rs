@@ -36,7 +36,7 @@ impl Call<'_> {
     }
 
     /// Returns all tags. Stops after a page without a new tag, because registries without pagination return the complete list for each page.
-    async fn tags(&self, session: &Session) -> Result<BTreeSet<String>, Error> {
+    pub(super) async fn tags(&self, session: &Session) -> Result<BTreeSet<String>, Error> {
         let mut tags = BTreeSet::new();
         let mut last: Option<String> = None;
         loop {

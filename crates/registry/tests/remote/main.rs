@@ -11,6 +11,7 @@ mod append;
 mod contexts;
 mod digests;
 mod helpers;
+mod modules;
 mod prune;
 mod support;
 mod tokens;
