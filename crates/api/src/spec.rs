@@ -16,6 +16,7 @@ mod registry;
 mod registry_provider;
 mod runner;
 mod scripts;
+mod source;
 mod terraform_registry;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,10 @@ pub use registry::{Builder, BuilderKind, ContainerRegistry, Prune};
 pub use registry_provider::{RegistryProvider, WorkloadIdentity};
 pub use runner::{CacheSpec, IdentityToken, RunnerSpec};
 pub use scripts::{Script, Scripts};
+pub use source::{
+    InlineModule, MAX_INLINE_BYTES, MAX_INLINE_FILES, ModuleOutput, OciArtifact, OtherSource,
+    RemoteModule,
+};
 pub use terraform_registry::{
     MAX_TERRAFORM_REGISTRIES, TerraformRegistry, check_registry_host, parse_registry_token,
 };
@@ -67,7 +72,7 @@ const VAR_FILES_HELP: &str =
     shortname = "tf",
     category = "alustan",
     derive = "PartialEq",
-    doc = "A Terraform (or OpenTofu) module from a git repository. The operator builds an immutable runner image for it in the cluster, applies it in Jobs, and destroys the created objects when the resource is deleted.",
+    doc = "A Terraform (or OpenTofu) module from a git repository or another source. The operator builds an immutable runner image for it in the cluster, applies it in Jobs, and destroys the created objects when the resource is deleted.",
     validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: at most 50 characters, because names of Jobs are also label values"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state", description = "State of the resource"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status", description = "Whether the configuration is applied"),
@@ -76,10 +81,12 @@ const VAR_FILES_HELP: &str =
     printcolumn(name = "Run", type_ = "integer", json_path = ".status.run", description = "Number of the last run"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Objects", type_ = "integer", json_path = ".status.inventory.count", description = "Number of managed objects in the state", priority = 1),
-    printcolumn(name = "Revision", type_ = "string", json_path = ".status.source.revision", description = "Git commit", priority = 1),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.source.revision", description = "Git commit, or digest of the source", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", description = "Situation and next step", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.gitRepo) != has(self.source)").message("exactly one of gitRepo and source must be set"))]
+#[x_kube(validation = Rule::new("!(has(self.source) && has(self.source.module) && has(self.varFiles) && self.varFiles.size() > 0)").message("varFiles cannot be combined with source.module: a remote module has no variable files of its own; use variables"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.mode) && self.approval.mode == 'Manual' && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.mode Manual with scripts.apply requires scripts.plan: an approval applies to a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply require scripts.plan: rules are evaluated on a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual cannot be combined with scripts.destroy: a destroy script has no plan"))]
@@ -156,8 +163,14 @@ pub struct TerraformSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scripts: Option<Scripts>,
 
-    /// Git repository that contains the module.
-    pub git_repo: GitRepo,
+    /// Git repository that contains the module. Exactly one of `gitRepo` and `source` must be set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_repo: Option<GitRepo>,
+
+    /// Source of the module other than a git repository: a module of a registry, files in this resource, or an OCI artifact. Exactly one of
+    /// `gitRepo` and `source` must be set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Box<OtherSource>>,
 
     /// Container registry for the runner image of this resource.
     pub container_registry: ContainerRegistry,

@@ -7,10 +7,12 @@ impl TerraformSpec {
     /// reads them when it delivers a notification. Of the Secrets in pod options, only those in `envFrom` of runs count: the operator reads
     /// their keys, so that the runner can mask the values. The kubelet reads the others.
     pub fn uses_secret(&self, name: &str) -> bool {
-        let repository = &self.git_repo;
+        let repository = self.git_repo.as_ref();
+        let artifact = self.source.as_ref().and_then(|source| source.oci.as_ref());
         let keys = [
-            &repository.ssh_key_secret,
-            &self.container_registry.secret_ref,
+            repository.and_then(|repository| repository.ssh_key_secret.as_ref()),
+            artifact.and_then(|artifact| artifact.secret_ref.as_ref()),
+            self.container_registry.secret_ref.as_ref(),
         ]
         .into_iter()
         .flatten()
@@ -21,8 +23,8 @@ impl TerraformSpec {
             .iter()
             .flat_map(|runner| &runner.env_from_secrets);
         let secrets = repository
-            .credentials_secret
-            .iter()
+            .and_then(|repository| repository.credentials_secret.as_ref())
+            .into_iter()
             .chain(backend)
             .chain(environment);
         let registries = self.terraform_registries.iter();
@@ -103,6 +105,12 @@ mod tests {
                 "gitRepo": {"url": "https://git.test/r"},
                 "containerRegistry": {"imageName": "registry.test/i"},
             });
+            if self
+                .path
+                .starts_with(&["source".to_owned(), "oci".to_owned()])
+            {
+                spec["source"] = json!({"oci": {"url": "oci://registry.test/m"}});
+            }
             merge(&mut spec, value);
             serde_json::from_value(spec).unwrap()
         }

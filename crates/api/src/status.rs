@@ -112,7 +112,8 @@ pub struct TerraformStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
-    /// Id of the commit.
+    /// Id of the commit. For a source other than a git repository: `sha256:` and a digest, of the manifest of an OCI artifact, or of the
+    /// files of other sources.
     pub revision: String,
     /// Digest of the files that the module needs at this revision. Commits that do not change these files have the same digest.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,8 +21,10 @@ use crate::notify::Notifier;
 use crate::queue::Dispatcher;
 use crate::recent_reads::RecentInputs;
 use crate::remote::answers::Answers;
+use crate::remote::artifact::ArtifactLimits;
 use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
+use crate::remote::module_files::Fetchers;
 use crate::resource::Guarded;
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
@@ -50,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) contexts: Arc<ContextStore>,
     /// Limits how many registry repositories are pruned at the same time.
     pub(crate) prunings: Arc<alustan_source::FairSemaphore>,
+    /// Limits how many artifacts of modules are pulled and unpacked at the same time.
+    pub(crate) artifacts: Arc<ArtifactLimits>,
     pub(crate) answers: Answers,
     pub(crate) notifier: Arc<Notifier>,
     /// Allow lists of `--allowed`, for example for repositories and registries.
@@ -67,6 +71,17 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Returns the clients and caches for fetching the files of modules.
+    pub(crate) fn fetchers(&self) -> Fetchers {
+        Fetchers {
+            references: self.references.clone(),
+            git: self.git.clone(),
+            registry: self.registry.clone(),
+            contexts: self.contexts.clone(),
+            artifacts: self.artifacts.clone(),
+        }
+    }
+
     /// Returns the name of the resource with this `uid`, for a message about `tf`. `None` if no watched namespace contains the resource.
     pub(crate) fn living_owner(&self, tf: &Terraform, uid: &str) -> Option<String> {
         let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);

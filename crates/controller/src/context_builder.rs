@@ -125,6 +125,7 @@ pub(crate) fn context(
         git,
         contexts: Arc::new(contexts),
         prunings: FairSemaphore::new(MAX_CONCURRENT_PRUNINGS),
+        artifacts: Arc::default(),
         answers: Answers {
             namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
             revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),

@@ -34,6 +34,7 @@ use alustan_core::decide::prepare::{Prepared, Query};
 use alustan_core::model::facts::{self, open_run};
 use alustan_core::model::image::{self, ImagePlan, ImageSeen};
 use alustan_core::model::pull_secret::docker_config;
+use alustan_core::model::run_inputs;
 use alustan_core::model::state_conflict;
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
@@ -53,9 +54,10 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::observer::{ImageObservation, Observer, QueryCredentials};
+use crate::remote::module_files::{self, ModuleFiles, SourceCredentials};
 use crate::remote::prune_request::{PruneRequest, PruningSeen};
 use crate::remote::push_request::PushRequest;
-use crate::remote::queries::{self, Repository};
+use crate::remote::queries;
 use crate::resource::{is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
@@ -113,7 +115,7 @@ impl Observer<'_> {
             invalid: self
                 .unreadable
                 .cloned()
-                .or_else(|| queries::check(tf).err())
+                .or_else(|| module_files::check(tf).err())
                 .or_else(|| ctx.memory.invalid_expression(self.resource, tf))
                 .or(refused),
             allowed,
@@ -164,7 +166,7 @@ impl Observer<'_> {
         };
         let deleted = self.tf.metadata.deletion_timestamp.is_some();
         let (push, artifact) = if deleted || !is_pinned {
-            self.artifact(&source, credentials)
+            self.artifact(&source, prepared, credentials)
         } else {
             (None, None)
         };
@@ -222,19 +224,19 @@ impl Observer<'_> {
             }
             return answer;
         }
-        let git = match &credentials.git {
-            Ok(git) => git,
-            Err(failure) => return failed_answer(failure.clone()),
-        };
-        let repository = match Repository::of(self.tf, git) {
-            Ok(repository) => repository,
+        let files = match self.module_files(prepared, credentials) {
+            Ok(files) => files,
             Err(failure) => return failed_answer(failure),
         };
-        let query = repository.revision_query();
+        let query = files.revision_query();
         self.use_query(&query);
         let answers = &self.ctx.answers;
-        let interval = Some(repository.poll_interval(self.tf.spec.git_repo.interval.into()));
-        let send = repository.revision_sender(self.ctx.references.clone());
+        let interval = self.tf.spec.module_source();
+        let interval = interval
+            .and_then(|source| source.interval())
+            .and_then(|interval| files.poll_interval(interval.into()));
+        let fetchers = self.ctx.fetchers();
+        let send = files.revision_sender(&fetchers);
         let (revision, poll_failure) =
             match answers.revisions.get(&query, self.resource, interval, send) {
                 Answer::Known(revision) => (revision, None),
@@ -257,15 +259,14 @@ impl Observer<'_> {
                 Answer::Pending => return Answer::Pending,
             };
         let allowed = self.ctx.allowed.now();
-        let module_query = repository.module_query(&allowed);
+        let module_query = files.module_query(&allowed);
         self.use_query(&module_query);
-        let send =
-            repository.module_sender(self.ctx.git.clone(), self.ctx.contexts.clone(), allowed);
+        let send = files.module_sender(&fetchers, allowed);
         let answer =
             answers
                 .modules
                 .get_with_argument(&module_query, revision, self.resource, None, send);
-        let module_identity = repository.module_identity();
+        let module_identity = files.module_identity();
         match (answer, poll_failure) {
             (Answer::Known(source), None) => {
                 self.ctx
@@ -428,12 +429,13 @@ impl Observer<'_> {
     fn artifact(
         &self,
         source: &Answer<SourceSeen>,
+        prepared: &Prepared<'_>,
         credentials: &QueryCredentials,
     ) -> (Option<PushRequest>, Option<Answer<String>>) {
         let Some(source) = source.value() else {
             return (None, None);
         };
-        match self.push_request(source, credentials) {
+        match self.push_request(source, prepared, credentials) {
             Ok(push) => {
                 self.use_query(&push.key);
                 let artifacts = &self.ctx.answers.artifacts;
@@ -447,12 +449,31 @@ impl Observer<'_> {
     fn push_request(
         &self,
         source: &SourceSeen,
+        prepared: &Prepared<'_>,
         credentials: &QueryCredentials,
     ) -> Result<PushRequest, Failure> {
         let docker = credentials.docker.as_ref().map_err(Clone::clone)?.as_ref();
+        let files = self.module_files(prepared, credentials)?;
+        PushRequest::new(&self.ctx.settings, self.tf, source, files, docker)
+    }
+
+    /// Returns the source of the files of the module.
+    fn module_files(
+        &self,
+        prepared: &Prepared<'_>,
+        credentials: &QueryCredentials,
+    ) -> Result<ModuleFiles, Failure> {
         let git = credentials.git.as_ref().map_err(Clone::clone)?;
-        let repository = Repository::of(self.tf, git)?;
-        PushRequest::new(&self.ctx.settings, self.tf, source, repository, docker)
+        let artifact = match &credentials.artifact {
+            Ok(None) => credentials.docker.as_ref(),
+            artifact => artifact.as_ref(),
+        };
+        let credentials = SourceCredentials {
+            git,
+            artifact: artifact.map_err(Clone::clone)?.as_ref(),
+        };
+        let variables = run_inputs::variable_names(self.tf, &prepared.seen().stack.variables);
+        ModuleFiles::of(self.tf, credentials, &variables)
     }
 
     /// Returns the pruning of the registry repository of the resource. Stays subscribed to the query of an active pruning, so that the pruning is not

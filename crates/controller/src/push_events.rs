@@ -34,7 +34,8 @@ fn affected(ctx: &Context, push: &Push) -> HashSet<Ref> {
     let resources = ctx.resources.state();
     let affected = resources.iter().filter(|resource| {
         let tf = resource.0.as_ref();
-        tf.is_ok_and(|tf| is_affected(&tf.spec.git_repo, push))
+        let repo = tf.ok().and_then(|tf| tf.spec.git_repo.as_ref());
+        repo.is_some_and(|repo| is_affected(repo, push))
     });
     affected
         .map(|resource| ObjectRef::from_obj(&**resource))

@@ -296,10 +296,10 @@ pub struct InputsSeen {
     pub registry_tokens: BTreeMap<String, Vec<u8>>,
 }
 
-/// A commit, and the context of the module at this commit.
+/// A revision, and the context of the module at this revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSeen {
-    /// Commit id.
+    /// Commit id; for a source other than a git repository, `sha256:` and a digest.
     pub revision: String,
     /// Digest of the context.
     pub context: String,
@@ -309,7 +309,7 @@ pub struct SourceSeen {
     pub path: String,
     /// Type of the `backend` block of the module.
     pub backend: Option<String>,
-    /// Committer date of the revision.
+    /// Committer date of the revision; 1970 for a source other than a git repository.
     pub committed_at: Timestamp,
 }
 

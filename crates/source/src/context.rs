@@ -19,7 +19,7 @@ pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 /// Part of a repository that a context contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ContextSpec {
-    /// Folder of the module, relative to the folder of the URL (`//subdir`).
+    /// Folder of the module, relative to the folder of the URL (`//subdir`) of a git repository, or to the root of another source.
     pub path: Option<String>,
     /// Additional files and folders for the context, with paths from the root of the repository.
     pub include: Vec<String>,
@@ -35,13 +35,21 @@ impl ContextSpec {
     /// # Errors
     /// [`Error::InvalidPath`] if the path is absolute or contains `..`.
     pub fn module_path(&self, url: &RepositoryUrl) -> Result<String, Error> {
-        let path = relative(self.path.as_deref().unwrap_or_default())?;
+        let path = self.folder()?;
         let parts = [url.subdir().unwrap_or_default(), &path];
         Ok(parts
             .into_iter()
             .filter(|part| !part.is_empty())
             .collect::<Vec<_>>()
             .join("/"))
+    }
+
+    /// Returns [`Self::path`] without empty components and `.`; `""` without a path.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`] if the path is absolute or contains `..`.
+    pub(crate) fn folder(&self) -> Result<String, Error> {
+        relative(self.path.as_deref().unwrap_or_default())
     }
 
     pub(crate) fn includes(&self) -> Result<Vec<String>, Error> {

@@ -4,7 +4,7 @@ mod git_failure;
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use alustan_api::Reason;
+use alustan_api::{Reason, revision};
 
 pub use git_failure::GitFailure;
 
@@ -47,7 +47,10 @@ pub enum Error {
         why: &'static str,
     },
     /// The commit does not have a file of `spec.varFiles`.
-    #[error("spec.varFiles: the repository has no file `{path}` at commit {commit}{why}")]
+    #[error(
+        "spec.varFiles: there is no file `{path}` in the {} {commit}{why}",
+        kind_of(commit)
+    )]
     VarFileNotFound {
         /// Path from the root of the repository.
         path: String,
@@ -57,12 +60,34 @@ pub enum Error {
         why: &'static str,
     },
     /// The path does not exist in the repository.
-    #[error("path `{path}` does not exist in the repository at commit {commit}")]
+    #[error("path `{path}` does not exist in the {} {commit}", kind_of(commit))]
     PathNotFound {
         /// Path from the root of the repository.
         path: String,
-        /// Commit in which the path was searched.
+        /// Commit, or digest of an artifact, in which the path was searched.
         commit: String,
+    },
+    /// A source other than a git repository is invalid.
+    #[error("{field}: {why}")]
+    InvalidSource {
+        /// Field below `spec`.
+        field: &'static str,
+        /// Reason for which the value is invalid.
+        why: String,
+    },
+    /// The content of an artifact is damaged, or has an entry that is not allowed.
+    #[error("the artifact cannot be used: {why}; push another artifact")]
+    InvalidArtifact {
+        /// Reason for which the artifact cannot be used.
+        why: String,
+    },
+    /// The content of an artifact exceeds a limit.
+    #[error("the artifact contains more than {limit} {unit}; move large files out of the artifact")]
+    ArtifactTooLarge {
+        /// Limit, in `unit`.
+        limit: u64,
+        /// Unit of the limit: `bytes` or `entries`.
+        unit: &'static str,
     },
     /// The repository does not have the branch or tag.
     #[error("{reference} does not exist in {remote}{}", default.as_ref().map(|name| format!("; its default branch is {name}")).unwrap_or_default())]
@@ -299,6 +324,8 @@ impl Error {
             Self::InvalidReference { .. } => Reason::InvalidReference,
             Self::InvalidPath { .. } | Self::InvalidVarFile { .. } => Reason::InvalidPath,
             Self::VarFileNotFound { .. } => Reason::VarFileNotFound,
+            Self::InvalidSource { .. } => Reason::InvalidSource,
+            Self::InvalidArtifact { .. } => Reason::ArtifactInvalid,
             Self::PathNotFound { .. } => Reason::PathNotFound,
             Self::ReferenceNotFound { is_tag: true, .. } => Reason::TagNotFound,
             Self::ReferenceNotFound { is_tag: false, .. } => Reason::BranchNotFound,
@@ -314,7 +341,9 @@ impl Error {
             Self::ModuleSourceNotAllowed { .. } => Reason::ModuleSourceNotAllowed,
             Self::ModuleNotFound { .. } => Reason::ModuleNotFound,
             Self::SymlinkLeavesContext { .. } => Reason::SymlinkLeavesContext,
-            Self::ContextTooLarge { .. } | Self::PathTooLong { .. } => Reason::ContextTooLarge,
+            Self::ContextTooLarge { .. }
+            | Self::PathTooLong { .. }
+            | Self::ArtifactTooLarge { .. } => Reason::ContextTooLarge,
             Self::RepositoryTooLarge { .. } => Reason::RepositoryTooLarge,
             Self::CacheFull { .. } => Reason::GitCacheFull,
             Self::Submodule { .. } => Reason::SubmoduleUnusable,
@@ -338,6 +367,9 @@ impl Error {
             | Self::InvalidPath { .. }
             | Self::InvalidVarFile { .. }
             | Self::VarFileNotFound { .. }
+            | Self::InvalidSource { .. }
+            | Self::InvalidArtifact { .. }
+            | Self::ArtifactTooLarge { .. }
             | Self::PathNotFound { .. }
             | Self::ReferenceNotFound { .. }
             | Self::RepositoryEmpty { .. }
@@ -354,6 +386,14 @@ impl Error {
             | Self::RepositoryTooLarge { .. }
             | Self::Submodule { .. } => false,
         }
+    }
+}
+
+fn kind_of(revision: &str) -> &'static str {
+    if revision::is_digest(revision) {
+        "source at"
+    } else {
+        "repository at commit"
     }
 }
 

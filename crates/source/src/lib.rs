@@ -2,10 +2,12 @@
 //!
 //! [`RepositoryUrl`] and [`Reference`] validate input. [`GitCache::resolve`] requests the commit of a reference from the remote.
 //! [`GitCache::find_context`] fetches the commit into a bare repository and packs the files that the module needs. If the same files were packed
-//! before, it does not pack them again. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its
+//! before, it does not pack them again. [`pack_files`] packs files of other sources: [`inline_files`], [`wrapper_files`] and
+//! [`artifact_files`]. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its
 //! arguments. The selection of files (`closure`) and the packing (`archive`) perform no I/O.
 
 mod archive;
+mod artifact;
 mod cache;
 mod closure;
 mod context;
@@ -14,6 +16,7 @@ pub mod corpus;
 mod credentials;
 mod error;
 mod fair_semaphore;
+mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod git;
@@ -26,12 +29,15 @@ mod ssh_key;
 mod tree;
 mod unpack;
 mod url;
+mod written_files;
 
+pub use artifact::{ArtifactFormat, artifact_files};
 pub use cache::{CacheOptions, GitCache, Listing};
 pub use context::{Allows, Context, ContextDigest, ContextSpec, Newest};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};
 pub use fair_semaphore::{FairSemaphore, Permit};
+pub use files::{SourceFile, SourceFiles, pack_files};
 pub use git::GitAccess;
 pub use known_hosts::BUILT_IN_KNOWN_HOSTS;
 pub use module::facts::is_host_path;
@@ -39,3 +45,4 @@ pub use reference::{CommitId, RefName, Reference, Revision};
 pub use secret::{SecretBytes, SecretString};
 pub use unpack::{UnpackError, UnpackLimits, unpack};
 pub use url::{RepositoryUrl, Scheme};
+pub use written_files::{inline_files, wrapper_files};

@@ -109,6 +109,22 @@ impl Tree {
         })
     }
 
+    /// Returns the tree of files with their executable bits and sizes. The object id of a file is its path.
+    pub(crate) fn of_files(files: impl Iterator<Item = (String, bool, u64)>) -> Self {
+        let entries = files.map(|(path, executable, size)| {
+            let entry = Entry {
+                kind: Kind::File { executable },
+                object: path.clone(),
+                size,
+            };
+            (path, entry)
+        });
+        Self {
+            entries: entries.collect(),
+            ..Self::default()
+        }
+    }
+
     /// Returns the entry at `path`. Does not resolve symbolic links.
     pub(crate) fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::report::Failure;
+use crate::revision;
 use crate::run::progress::{Claim, Lineage, OwnBackend, RunPhase};
 use crate::run_kind::RunKind;
 use crate::spec::Mode;
@@ -73,10 +74,21 @@ pub enum Trigger {
 
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short = |revision: &str| revision.get(..7).unwrap_or(revision).to_owned();
         match self {
             Self::Created => f.write_str("created"),
-            Self::Commit { from, to } => write!(f, "commit {}..{}", short(from), short(to)),
+            Self::Commit { from, to } => {
+                let kind = if revision::is_digest(to) {
+                    "revision"
+                } else {
+                    "commit"
+                };
+                write!(
+                    f,
+                    "{kind} {}..{}",
+                    revision::short(from),
+                    revision::short(to)
+                )
+            }
             Self::Spec => f.write_str("spec"),
             Self::Input { of } => write!(f, "input {}", of.join(", ")),
             Self::Interval => f.write_str("interval"),

@@ -62,16 +62,15 @@ fn release(
 fn elsewhere(tf: &Terraform, lock: &str) -> String {
     let status = tf.status.as_ref();
     let address = status.and_then(|status| status.state_address.as_deref());
-    let repository = &tf.spec.git_repo;
-    let path = repository.path.as_deref().unwrap_or(".");
+    let source = tf.spec.module_source();
+    let folder = source.map_or_else(String::new, |source| source.working_copy());
     format!(
         "the state of {} is not a managed state ({}), so the engine must release the lock. Make \
-         sure that the holder of the lock has terminated. Then, in a checkout of {}, folder \
-         {path}, with the credentials of the backend: terraform init && terraform force-unlock {} \
+         sure that the holder of the lock has terminated. Then, in {folder}, with the credentials of the \
+         backend: terraform init && terraform force-unlock {} \
          (the same commands exist in tofu)",
         ObjectKey::of(tf),
         address.unwrap_or("location not known yet"),
-        repository.url,
         quoted(lock)
     )
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
+use alustan_api::revision;
 use clap::Args;
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
@@ -23,7 +24,7 @@ const READ: Duration = Duration::from_secs(10);
 
 /// Wait until a resource is ready, and show the progress.
 ///
-/// If the resource is stalled at the start, the command waits for one more `gitRepo.interval`, in which the operator
+/// If the resource is stalled at the start, the command waits for one more `gitRepo.interval` (or `source.oci.interval`), in which the operator
 /// reads a commit that was just pushed. With --revision or --generation, the command ignores conditions until the
 /// status has this revision or generation.
 #[derive(Debug, Args)]
@@ -40,7 +41,8 @@ pub(crate) struct Wait {
 /// Revision and generation to wait for.
 #[derive(Debug, Default, Args)]
 struct WaitTarget {
-    /// Commit to wait for, at least 7 of its digits: `--revision $(git rev-parse HEAD)`.
+    /// Commit to wait for, at least 7 of its digits: `--revision $(git rev-parse HEAD)`. For a source other than a git repository: the
+    /// digest in status.source.revision.
     #[arg(long, value_parser = commit)]
     revision: Option<String>,
     /// Minimum `metadata.generation` to wait for.
@@ -60,7 +62,7 @@ impl WaitTarget {
             source
                 .into_iter()
                 .chain(applied)
-                .any(|revision| revision.starts_with(commit))
+                .any(|revision| revision::digits(revision).starts_with(commit))
         };
         self.generation.is_none_or(is_observed) && self.revision.as_ref().is_none_or(is_revision)
     }
@@ -134,7 +136,7 @@ struct Patience {
 
 impl Patience {
     /// Records a verdict. `tf` is `None` with --revision or --generation. If `tf` is set and the first verdict is
-    /// [`Verdict::Stalled`], the command waits for one more `gitRepo.interval`: the operator may fetch a commit that fixes
+    /// [`Verdict::Stalled`], the command waits for one more polling interval: the operator may fetch a commit that fixes
     /// the resource.
     ///
     /// # Errors
@@ -152,7 +154,9 @@ impl Patience {
         let until = match (&self.stalled, tf) {
             (Some((until, _)), _) => *until,
             (None, Some(tf)) if is_first => {
-                let interval = Duration::from(tf.spec.git_repo.interval);
+                let source = tf.spec.module_source();
+                let interval = source.and_then(|source| source.interval());
+                let interval = interval.map_or(Duration::ZERO, Duration::from);
                 Instant::now() + interval.saturating_add(READ)
             }
             (None, _) => return Err(Error::Refused(stalled)),
@@ -201,8 +205,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(parsed.into())
 }
 
-/// Parses a commit: 7 to 64 hexadecimal digits.
+/// Parses a commit: 7 to 64 hexadecimal digits. A digest may have the prefix `sha256:`.
 fn commit(text: &str) -> Result<String, String> {
+    let text = revision::digits(text);
     let is_commit =
         (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_commit {

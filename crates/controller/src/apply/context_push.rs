@@ -6,12 +6,12 @@ use std::sync::Arc;
 use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_core::observed::allow_list::Allowed;
-use alustan_registry::{Digest, Registry};
-use alustan_source::GitCache;
+use alustan_registry::Digest;
 
 use crate::context::Context;
 use crate::remote::context_store::{ContextStore, HeldContext};
 use crate::remote::failure::registry;
+use crate::remote::module_files::Fetchers;
 use crate::remote::polled_cache::SendQuery;
 use crate::remote::push_request::PushRequest;
 use crate::resource::Ref;
@@ -27,9 +27,7 @@ pub(super) fn start(ctx: &Context, resource: &Ref, request: &PushRequest) {
 pub(crate) fn sender(ctx: &Context, request: &PushRequest) -> SendQuery<String> {
     let push = Arc::new(ContextPush {
         request: request.clone(),
-        git: ctx.git.clone(),
-        contexts: ctx.contexts.clone(),
-        registry: ctx.registry.clone(),
+        fetchers: ctx.fetchers(),
         allowed: ctx.allowed.now(),
     });
     Box::new(move || {
@@ -41,9 +39,7 @@ pub(crate) fn sender(ctx: &Context, request: &PushRequest) -> SendQuery<String> 
 /// Push of a context.
 struct ContextPush {
     request: PushRequest,
-    git: Arc<GitCache>,
-    contexts: Arc<ContextStore>,
-    registry: Registry,
+    fetchers: Fetchers,
     allowed: Arc<Allowed>,
 }
 
@@ -54,25 +50,27 @@ impl ContextPush {
         let PushRequest {
             name,
             access,
-            repository,
+            files,
             source,
             ..
         } = &self.request;
-        let tenant = repository.tenant();
+        let tenant = files.tenant();
+        let contexts = &self.fetchers.contexts;
         let HeldContext {
             bytes,
             permit: _permit,
-        } = if let Ok(held) = self.contexts.hold(tenant, &source.context).await {
+        } = if let Ok(held) = contexts.hold(tenant, &source.context).await {
             held
         } else {
-            let bytes = repository
-                .fetch_again(&self.git, source, &self.allowed)
+            let bytes = files
+                .fetch_again(&self.fetchers, source, &self.allowed)
                 .await?;
-            store_and_hold(&self.contexts, tenant, &source.context, bytes).await?
+            store_and_hold(contexts, tenant, &source.context, bytes).await?
         };
         let digest =
             Digest::parse(&source.context).map_err(|error| registry("the context", &error))?;
         let pushed = self
+            .fetchers
             .registry
             .push_context(name, &digest, bytes.into(), access)
             .await

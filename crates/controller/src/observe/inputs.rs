@@ -52,6 +52,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     };
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
+    let artifact = reader.artifact(tf).await?;
     let (mut inputs, missing) = reader.seen(tf, &registry).await?;
     let tokens = reader.registry_tokens(tf).await?;
     let files = git
@@ -64,6 +65,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
         git.as_ref().err(),
         registry.as_ref().err(),
         tokens.as_ref().err(),
+        artifact.as_ref().err(),
         missing.as_ref(),
     ];
     inputs.registry_tokens = tokens.as_ref().cloned().unwrap_or_default();
@@ -77,7 +79,11 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     let docker = registry.map(|registry| registry.map(|registry| registry.config));
     let pinned_config = || DockerConfig::parse(pinned?.as_bytes()).ok();
     let docker = docker.or_else(|failure| pinned_config().map(Some).ok_or(failure));
-    let credentials = QueryCredentials { git, docker };
+    let credentials = QueryCredentials {
+        git,
+        docker,
+        artifact,
+    };
     Ok(Inputs { seen, credentials })
 }
 
@@ -195,8 +201,10 @@ impl Reader<'_> {
     }
 
     async fn git(&self, tf: &Terraform) -> ReadResult<GitSecrets> {
-        let repo = &tf.spec.git_repo;
         let mut secrets = GitSecrets::default();
+        let Some(repo) = &tf.spec.git_repo else {
+            return Ok(Ok(secrets));
+        };
         let mut credentials = Credentials::default();
         let mut authorities: Vec<String> = self
             .observer
@@ -260,6 +268,25 @@ impl Reader<'_> {
             return Ok(Ok(None));
         };
         let field = "spec.containerRegistry.secretRef";
+        Ok(self.registry_secret(field, reference).await?.map(Some))
+    }
+
+    /// Returns the docker configuration in `spec.source.oci.secretRef`.
+    async fn artifact(&self, tf: &Terraform) -> ReadResult<Option<DockerConfig>> {
+        let artifact = tf
+            .spec
+            .source
+            .as_ref()
+            .and_then(|source| source.oci.as_ref());
+        let Some(reference) = artifact.and_then(|artifact| artifact.secret_ref.as_ref()) else {
+            return Ok(Ok(None));
+        };
+        let field = "spec.source.oci.secretRef";
+        let secret = self.registry_secret(field, reference).await?;
+        Ok(secret.map(|secret| Some(secret.config)))
+    }
+
+    async fn registry_secret(&self, field: &str, reference: &KeyRef) -> ReadResult<RegistrySecret> {
         let secret = value_or_return!(self.secret(field, &reference.name).await?);
         let data = secret.data.unwrap_or_default();
         let key = [reference.key.as_str(), DOCKER_CONFIG_KEY, DOCKERCFG]
@@ -283,11 +310,11 @@ impl Reader<'_> {
         let pulls = key == DOCKER_CONFIG_KEY
             && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson")
             && config.is_universal();
-        Ok(Ok(Some(RegistrySecret {
+        Ok(Ok(RegistrySecret {
             key: key.to_owned(),
             config,
             pulls,
-        })))
+        }))
     }
 
     /// Returns the tokens of `spec.terraformRegistries`, by their key in a build Secret.

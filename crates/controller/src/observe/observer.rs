@@ -52,6 +52,8 @@ pub(crate) struct QueryCredentials {
     pub(super) git: Result<Credentials, Failure>,
     /// Credentials for the registry. `None`: anonymous access.
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
+    /// Credentials in `spec.source.oci.secretRef`. `None`: those for the registry.
+    pub(super) artifact: Result<Option<DockerConfig>, Failure>,
 }
 
 /// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.

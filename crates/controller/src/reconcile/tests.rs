@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,8 +39,8 @@ use crate::native_driver::retry;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
 use crate::remote::context_store::MAX_SMALL_PUSHES;
+use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::push_request::PushRequest;
-use crate::remote::queries::Repository;
 use crate::resource::{Guarded, Ref};
 use crate::slots::{resources_with_runs, running_class};
 use crate::status::{STATUS_DELAY, report};
@@ -823,8 +824,12 @@ async fn refetch_of_a_context_does_not_block_pushes() {
             },
         });
         let tf: Terraform = serde_json::from_value(resource).unwrap();
-        let repository = Repository::of(&tf, &Credentials::default()).unwrap();
-        let push = PushRequest::new(&ctx.settings, &tf, &seen, repository, None).unwrap();
+        let credentials = SourceCredentials {
+            git: &Credentials::default(),
+            artifact: None,
+        };
+        let files = ModuleFiles::of(&tf, credentials, &BTreeSet::new()).unwrap();
+        let push = PushRequest::new(&ctx.settings, &tf, &seen, files, None).unwrap();
         tokio::spawn(sender(&ctx, &push)())
     };
     let fetches: Vec<_> = (0..MAX_SMALL_PUSHES)

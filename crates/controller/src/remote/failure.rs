@@ -1,6 +1,7 @@
 //! Failures of queries to repositories and registries.
 
 use alustan_api::report::{Failure, FailureClass};
+use alustan_api::revision;
 use alustan_source::Revision;
 
 use crate::error::with_causes;
@@ -36,6 +37,20 @@ pub(crate) fn at_commit(revision: &Revision, error: &alustan_source::Error) -> F
         ),
         ..source(error)
     }
+}
+
+/// Returns the failure of `error` about the source `field` at `revision`, which is a digest.
+pub(crate) fn at_digest(field: &str, digest: &str, error: &alustan_source::Error) -> Failure {
+    let field = format!(
+        "{field} at {}{}",
+        revision::DIGEST_PREFIX,
+        revision::short(digest)
+    );
+    Failure::new(
+        class(error.is_transient()),
+        error.reason(),
+        chain(&field, error),
+    )
 }
 
 pub(crate) fn registry(field: &str, error: &alustan_registry::Error) -> Failure {

@@ -6,7 +6,8 @@ use alustan_core::observed::SourceSeen;
 use alustan_core::settings::Settings;
 use alustan_registry::{Access, DockerConfig, ImageName};
 
-use crate::remote::queries::{Repository, access, identity, image_name};
+use crate::remote::module_files::ModuleFiles;
+use crate::remote::queries::{access, identity, image_name};
 
 /// Push of the context of a module to the registry repository of a resource.
 #[derive(Clone)]
@@ -15,13 +16,13 @@ pub(crate) struct PushRequest {
     pub(crate) key: String,
     pub(crate) name: ImageName,
     pub(crate) access: Access,
-    pub(crate) repository: Repository,
-    /// Commit and digest of the context.
+    pub(crate) files: ModuleFiles,
+    /// Revision and digest of the context.
     pub(crate) source: SourceSeen,
 }
 
 impl PushRequest {
-    /// Returns the push of the context of `source`, from `repository` to the registry repository of `tf`.
+    /// Returns the push of the context of `source`, from `files` to the registry repository of `tf`.
     ///
     /// # Errors
     /// If the name of the registry repository or its credentials are invalid.
@@ -29,7 +30,7 @@ impl PushRequest {
         settings: &Settings,
         tf: &Terraform,
         source: &SourceSeen,
-        repository: Repository,
+        files: ModuleFiles,
         docker: Option<&DockerConfig>,
     ) -> Result<Self, Failure> {
         let name = image_name(tf)?;
@@ -43,7 +44,7 @@ impl PushRequest {
             key,
             name,
             access,
-            repository,
+            files,
             source: source.clone(),
         })
     }

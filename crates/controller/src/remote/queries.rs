@@ -44,12 +44,15 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// Returns the repository of `tf`.
+    /// Returns the repository `repo` of `tf`.
     ///
     /// # Errors
     /// If a field of `spec.gitRepo` is invalid.
-    pub(crate) fn of(tf: &Terraform, credentials: &Credentials) -> Result<Self, Failure> {
-        let repo = &tf.spec.git_repo;
+    pub(crate) fn of(
+        tf: &Terraform,
+        repo: &GitRepo,
+        credentials: &Credentials,
+    ) -> Result<Self, Failure> {
         let wrong = |field: &str, error: &alustan_source::Error| {
             Failure::user(error.reason(), format!("spec.gitRepo.{field}: {error}"))
         };
@@ -155,16 +158,19 @@ impl Repository {
                     .await;
                 let seen = result
                     .map_err(|error| at_commit(&revision, &error))
-                    .and_then(|context| store_and_describe(&revision, context, &contexts));
+                    .and_then(|context| {
+                        let commit = revision.commit.to_string();
+                        store_and_describe(commit, context, &contexts)
+                    });
                 (revision, seen)
             })
         })
     }
 }
 
-/// Stores a newly packed context for the push. Returns the description of commit and context that reconciles use.
-fn store_and_describe(
-    revision: &Revision,
+/// Stores a newly packed context for the push. Returns the description of revision and context that reconciles use.
+pub(crate) fn store_and_describe(
+    revision: String,
     context: alustan_source::Context,
     contexts: &ContextStore,
 ) -> Result<SourceSeen, Failure> {
@@ -178,7 +184,7 @@ fn store_and_describe(
         .map_err(|error| registry("the context", &error))?;
     let artifact = alustan_registry::artifact_digest(&digest, context.size);
     Ok(SourceSeen {
-        revision: revision.commit.as_str().to_owned(),
+        revision,
         context: context.digest.as_str().to_owned(),
         artifact: artifact.as_str().to_owned(),
         path: context.module_path,
@@ -207,12 +213,6 @@ pub(crate) fn reference(
 pub(crate) struct DigestQuery {
     pub(crate) key: String,
     pub(crate) send: SendQuery<Option<String>>,
-}
-
-/// Checks the fields of the spec that CRD schema and CEL rules cannot check completely.
-pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
-    image_name(tf)?;
-    Repository::of(tf, &Credentials::default()).map(drop)
 }
 
 /// Returns the query of the digest of image `reference`, which `client` sends. `pushed_by` is the build Job that pushed the image. If `pushed_by` is set, the query is
@@ -338,10 +338,7 @@ impl Repository {
             )
             .await
             .map_err(|error| source(&error))?;
-        let bytes = context
-            .bytes
-            .filter(|_| context.digest.as_str() == seen.context);
-        bytes.map(Into::into).ok_or_else(|| {
+        requested(context, seen).ok_or_else(|| {
             Failure::transient(
                 Reason::RevisionMoved,
                 "the git reference moved to another commit before the context was pushed; the \
@@ -349,6 +346,14 @@ impl Repository {
             )
         })
     }
+}
+
+/// Returns the content of `context`, if it is the context of `seen`.
+pub(crate) fn requested(context: alustan_source::Context, seen: &SourceSeen) -> Option<Vec<u8>> {
+    let bytes = context
+        .bytes
+        .filter(|_| context.digest.as_str() == seen.context);
+    bytes.map(Into::into)
 }
 
 /// Returns `reference` with `digest` instead of its tag.
@@ -465,7 +470,7 @@ mod tests {
                 uncompressed: 0,
                 submodules: Vec::new(),
             };
-            store_and_describe(&revision, context, &contexts)
+            store_and_describe(revision.commit.to_string(), context, &contexts)
                 .unwrap()
                 .committed_at
         };

@@ -25,9 +25,10 @@ use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
 use crate::memory_cluster::MemoryCluster;
 use crate::mirrors::Mirrors;
+use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::polled_cache::{SendQuery, SendQueryWith};
 use crate::remote::push_request::PushRequest;
-use crate::remote::queries::{self, Repository};
+use crate::remote::queries;
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::LISTS;
 use crate::write_through_cache::WriteThroughCache;
@@ -198,9 +199,13 @@ impl Operator {
             .await;
         };
         found(BASE, None, Some(digest('b', 0))).await;
-        let repository = Repository::of(tf, &Credentials::default()).unwrap();
+        let credentials = SourceCredentials {
+            git: &Credentials::default(),
+            artifact: None,
+        };
+        let files = ModuleFiles::of(tf, credentials, &BTreeSet::new()).unwrap();
         let revision = Revision::of_commit(&CommitId::parse(&remote.revision()).unwrap());
-        let key = repository.revision_query();
+        let key = files.revision_query();
         known(|| {
             answers.revisions.get(
                 &key,
@@ -210,7 +215,7 @@ impl Operator {
             )
         })
         .await;
-        let key = repository.module_query(&ctx.allowed.now());
+        let key = files.module_query(&ctx.allowed.now());
         let module = remote.git(remote.source());
         known(|| {
             let module = module.clone();
@@ -224,7 +229,7 @@ impl Operator {
         })
         .await;
         let source = remote.source();
-        let key = PushRequest::new(&ctx.settings, tf, &source, repository, None)
+        let key = PushRequest::new(&ctx.settings, tf, &source, files, None)
             .unwrap()
             .key;
         let pushed = remote.registry(format!("registry.test/team/web@{}", source.artifact));

@@ -1,8 +1,9 @@
 //! Commit and context of the module: the current ones, or, while the query to the repository is pending or fails, the last known ones.
 
 use alustan_api::report::FailureClass;
-use alustan_api::{GitRepo, Reason, State};
+use alustan_api::{GitRepo, OciArtifact, OtherSource, Reason, State};
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 
 use crate::decide::case::ReconcileCase;
 use crate::model::summary::{self, Summary};
@@ -34,7 +35,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the last known commit and context from status and pin. `None` if repository, reference, path or variable files in the
+    /// Returns the last known commit and context from status and pin. `None` if source, reference, path or variable files in the
     /// spec have changed since. The commit may be outdated, so no run or build starts with it.
     pub(super) fn last_source(&self) -> Option<SourceSeen> {
         let source = self.tf.status.as_ref()?.source.as_ref()?;
@@ -43,9 +44,8 @@ impl ReconcileCase<'_> {
         let backend = run_inputs::module_backend(&pin.inputs.backend);
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
-        let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
-        let is_same_context = is_same_checkout(&pinned, &self.tf.spec.git_repo)
-            && pin.inputs.var_files == self.tf.spec.var_files;
+        let is_same_context =
+            self.is_pinned_source(&pin.spec)? && pin.inputs.var_files == self.tf.spec.var_files;
         is_same_context.then(|| SourceSeen {
             revision: source.revision.clone(),
             context,
@@ -53,6 +53,23 @@ impl ReconcileCase<'_> {
             path: pin.inputs.path.clone(),
             backend: backend.map(str::to_owned),
             committed_at: Timestamp::UNIX_EPOCH,
+        })
+    }
+
+    /// Whether the spec selects the files of the pinned spec. `None` if the source is unknown.
+    fn is_pinned_source(&self, pinned: &Value) -> Option<bool> {
+        let field = |name: &str| pinned.get(name).filter(|value| !value.is_null()).cloned();
+        let spec = &self.tf.spec;
+        Some(match (&spec.git_repo, &spec.source) {
+            (Some(current), None) => {
+                let pinned: GitRepo = serde_json::from_value(field("gitRepo")?).ok()?;
+                is_same_checkout(&pinned, current)
+            }
+            (None, Some(current)) => {
+                let pinned: OtherSource = serde_json::from_value(field("source")?).ok()?;
+                is_same_source(&pinned, current)
+            }
+            (Some(_), Some(_)) | (None, None) => return None,
         })
     }
 }
@@ -73,11 +90,27 @@ fn is_same_checkout(pinned: &GitRepo, current: &GitRepo) -> bool {
         && (path, include, submodules) == (&current.path, &current.include, &current.submodules)
 }
 
+/// Whether `pinned` and `current` select the same files of the same artifact or module.
+fn is_same_source(pinned: &OtherSource, current: &OtherSource) -> bool {
+    let is_same_artifact = match (&pinned.oci, &current.oci) {
+        (Some(pinned), Some(current)) => {
+            let with_current_access = OciArtifact {
+                interval: current.interval,
+                secret_ref: current.secret_ref.clone(),
+                ..pinned.clone()
+            };
+            with_current_access == *current
+        }
+        (pinned, current) => pinned.is_none() && current.is_none(),
+    };
+    is_same_artifact && (&pinned.module, &pinned.inline) == (&current.module, &current.inline)
+}
+
 /// Returns the summary of a pending query to the repository.
 pub(super) fn fetching() -> Summary {
     Summary::busy(
         State::Pending,
         Reason::Fetching,
-        "fetching the module from the repository",
+        "fetching the files of the module",
     )
 }

@@ -92,11 +92,11 @@ fn list_violation(tf: &Terraform, allowed: &Allowed) -> Option<String> {
             join_or(&allowed.registries, "none")
         ));
     }
-    let url = &tf.spec.git_repo.url;
-    if !is_in_repository(allowed, url) {
+    let origin = tf.spec.module_source().map(|source| source.origin());
+    if let Some((field, origin)) = origin.filter(|(_, origin)| !is_in_repository(allowed, origin)) {
         return Some(format!(
-            "spec.gitRepo.url: {url} is not in an allowed repository; allowed prefixes: {}; the \
-             URL must not contain .. or %",
+            "{field}: {origin} is not in an allowed repository; allowed prefixes: {}; the value \
+             must not contain .. or %",
             join_or(&allowed.repositories, "none")
         ));
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::{BackendInputs, EngineArguments, RunInputs, TimeLimits};
-use alustan_api::{Terraform, names};
+use alustan_api::{KeysRef, Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
 use kube_core::ResourceExt;
@@ -123,6 +123,28 @@ fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
     let variables = tf.spec.variables.iter();
     variables
         .map(|(name, value)| (without_prefix(name).to_owned(), value.value()))
+        .collect()
+}
+
+/// Returns the names of the variables of runs: those with a value, and those that `spec.variablesFrom` requires.
+pub fn variable_names(tf: &Terraform, seen: &VariablesSeen) -> BTreeSet<String> {
+    let keys = |keys: &Option<KeysRef>| {
+        let keys = keys.iter().filter(|keys| !keys.optional);
+        keys.flat_map(|keys| keys.keys.keys().cloned())
+            .collect::<Vec<_>>()
+    };
+    let required = tf.spec.variables_from.iter().flat_map(|from| {
+        let outputs = from.terraform_ref.iter();
+        let values = from.object_ref.iter();
+        keys(&from.secret_ref)
+            .into_iter()
+            .chain(keys(&from.config_map_ref))
+            .chain(outputs.flat_map(|from| from.outputs.keys().cloned()))
+            .chain(values.flat_map(|from| from.values.keys().cloned()))
+    });
+    required
+        .map(|name| without_prefix(&name).to_owned())
+        .chain(all_variables(tf, &effective_values(tf, seen)).into_keys())
         .collect()
 }
 

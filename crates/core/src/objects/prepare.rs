@@ -127,7 +127,7 @@ pub const COMPLETENESS_KEY: &str = "lent";
 /// optional in the volume, so that a deleted Secret blocks only builds that use its credentials. Key [`COMPLETENESS_KEY`] of a build Secret
 /// is required, so that the pod waits until the operator has created the build Secret.
 fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
-    let repo = &tf.spec.git_repo;
+    let repo = tf.spec.git_repo.as_ref()?;
     let [ssh_key, known_hosts] = SSH_FILES;
     let ssh = repo.ssh_key_secret.iter().map(|ssh| {
         let key = build_secret.map_or(ssh.key.as_str(), |_| ssh_key);
@@ -355,10 +355,10 @@ fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
     if prepare.inject {
         mounts.push(inject_mount());
     }
-    let repo = &tf.spec.git_repo;
-    let authority = repo.ca_bundle.as_deref();
+    let repo = tf.spec.git_repo.as_ref();
+    let authority = repo.and_then(|repo| repo.ca_bundle.as_deref());
     env.extend(authority.map(|text| pod::env("ALUSTAN_GIT_CA_BUNDLE", text)));
-    if repo.has_credentials() {
+    if let Some(repo) = repo.filter(|repo| repo.has_credentials()) {
         mounts.push(read_only(pod::mount(GIT, paths::GIT)));
         env.push(pod::env("ALUSTAN_GIT_CREDENTIALS", paths::GIT));
         env.push(pod::env("ALUSTAN_GIT_URL", &repo.url));

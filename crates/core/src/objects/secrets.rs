@@ -122,7 +122,7 @@ pub fn build_secret(
     let is_needed = docker.is_some()
         || !inputs.git.is_empty()
         || !tokens.is_empty()
-        || tf.spec.git_repo.has_credentials()
+        || tf.spec.has_git_credentials()
         || !tf.spec.terraform_registries.is_empty();
     let completeness = (COMPLETENESS_KEY.to_owned(), Vec::new());
     let data: BTreeMap<_, _> = docker

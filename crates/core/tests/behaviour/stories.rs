@@ -41,6 +41,7 @@ mod quota;
 mod registries;
 mod restore;
 mod runs;
+mod sources;
 mod stack;
 mod state;
 mod state_migration;

@@ -29,11 +29,12 @@ pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<RecordH
             ObjectKey::of(tf)
         )));
     }
+    let source = tf.spec.module_source();
+    let folder = source.map_or_else(String::new, |source| source.working_copy());
     Err(Error::Refused(format!(
-        "the state of {} is not a managed state ({}). Use `terraform state` in a checkout of {}, \
+        "the state of {} is not a managed state ({}). Use `terraform state` in {folder}, \
          with the credentials of the backend",
         ObjectKey::of(tf),
-        address.unwrap_or("location not known yet"),
-        tf.spec.git_repo.url
+        address.unwrap_or("location not known yet")
     )))
 }

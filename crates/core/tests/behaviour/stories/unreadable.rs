@@ -81,7 +81,7 @@ fn readable_fields_are_used_without_pin() {
     world.pin = None;
     let stored = unreadable(&world, "/gitRepo");
     let tf = read(&world, &stored);
-    assert_eq!(tf.spec.git_repo.url, "https://unknown.invalid/");
+    assert_eq!(tf.spec.git_repo.unwrap().url, "https://unknown.invalid/");
     assert_eq!(tf.spec.runner, world.tf().spec.runner);
     assert!(tf.status.is_some());
 }

@@ -98,7 +98,7 @@ impl Session {
             Reason::NoConfiguration,
             format!(
                 "{folder} has no configuration files (*.tf, *.tf.json). Nothing was applied and nothing was destroyed. \
-                 Restore the files or correct spec.gitRepo.path; to destroy everything, delete the resource{elsewhere}"
+                 Restore the files, or correct spec.gitRepo.path or spec.source; to destroy everything, delete the resource{elsewhere}"
             ),
         )
     }

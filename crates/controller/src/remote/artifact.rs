@@ -1,0 +1,279 @@
+//! Modules in OCI artifacts (`spec.source.oci`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{OciArtifact, Reason, Terraform, revision};
+use alustan_core::observed::SourceSeen;
+use alustan_registry::{
+    Access, Digest, DockerConfig, ImageName, ImageRef, ModuleArtifact, ModuleFormat, Registry,
+    VersionRange,
+};
+use alustan_source::{
+    ArtifactFormat, Context, ContextSpec, FairSemaphore, artifact_files, pack_files,
+};
+use kube::ResourceExt;
+
+use crate::remote::context_store::ContextStore;
+use crate::remote::failure::{at_digest, chain, registry};
+use crate::remote::packing::{revision_moved, unblocked};
+use crate::remote::polled_cache::PollInterval;
+use crate::remote::queries::{identity, requested, store_and_describe};
+
+/// Maximum number of artifacts that are pulled concurrently. A pulled artifact takes up to 16 MiB of memory.
+const MAX_CONCURRENT_PULLS: usize = 8;
+
+/// Limits on concurrent work on artifacts. All namespaces have equal shares of the limits.
+pub(crate) struct ArtifactLimits {
+    pulls: Arc<FairSemaphore>,
+    /// One permit: an unpacked artifact and its context take up to 150 MiB of memory.
+    unpacking: Arc<FairSemaphore>,
+}
+
+impl Default for ArtifactLimits {
+    fn default() -> Self {
+        Self {
+            pulls: FairSemaphore::new(MAX_CONCURRENT_PULLS),
+            unpacking: FairSemaphore::new(1),
+        }
+    }
+}
+
+const FIELD: &str = "spec.source.oci";
+
+/// Selected artifact of a repository.
+#[derive(Clone, Debug)]
+enum Reference {
+    Tag(String),
+    Range(VersionRange),
+    Digest(Digest),
+}
+
+/// Artifact that contains a module.
+#[derive(Clone)]
+pub(crate) struct Artifact {
+    name: ImageName,
+    reference: Reference,
+    access: Access,
+    /// Identifies repository, reference and access. Contains a digest of the credentials instead of secret values.
+    identity: String,
+    spec: ContextSpec,
+    pub(crate) tenant: String,
+}
+
+impl Artifact {
+    /// Returns the artifact `spec` of `tf`. `docker`: credentials of the registry.
+    ///
+    /// # Errors
+    /// If a field of `spec.source.oci` is invalid.
+    pub(crate) fn of(
+        tf: &Terraform,
+        spec: &OciArtifact,
+        docker: Option<&DockerConfig>,
+    ) -> Result<Self, Failure> {
+        let name = repository(&spec.url)?;
+        let reference = reference(spec)?;
+        let access = access(tf, spec, &name, docker)?;
+        let identity = format!(
+            "{name} {reference:?} with access {}",
+            identity(&access, docker)
+        );
+        Ok(Self {
+            name,
+            reference,
+            access,
+            identity,
+            spec: ContextSpec {
+                path: spec.path.clone(),
+                // The whole artifact.
+                include: vec![String::new()],
+                var_files: tf.spec.var_files.clone(),
+                submodules: false,
+            },
+            tenant: tf.namespace().unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn revision_query(&self) -> String {
+        format!("revision of artifact {}", self.identity)
+    }
+
+    /// Returns the poll interval of the revision. `None` for an artifact that is selected by digest.
+    pub(crate) fn poll_interval(&self, interval: Duration) -> Option<PollInterval> {
+        let is_fixed = matches!(self.reference, Reference::Digest(_));
+        (!is_fixed).then(|| PollInterval::new(interval, &self.identity))
+    }
+
+    pub(crate) fn module_identity(&self) -> String {
+        format!(
+            "artifact {} {:?} {:?}",
+            self.identity, self.spec.path, self.spec.var_files
+        )
+    }
+
+    /// Returns the revision: the digits of the digest of the manifest.
+    pub(crate) async fn revision(&self, client: &Registry) -> Result<String, Failure> {
+        let digest = match &self.reference {
+            Reference::Digest(digest) => digest.clone(),
+            Reference::Tag(tag) => self.digest_of(client, tag).await?,
+            Reference::Range(range) => {
+                let tags = client.tags(&self.name, &self.access).await;
+                let tags = tags.map_err(|error| registry(FIELD, &error))?;
+                let tag = range.newest(&tags).ok_or_else(|| {
+                    not_found(&format!(
+                        "no tag of oci://{} has a version in the range of spec.source.oci.semver",
+                        self.name
+                    ))
+                })?;
+                self.digest_of(client, tag).await?
+            }
+        };
+        let digits = digest.as_str().strip_prefix(revision::DIGEST_PREFIX);
+        digits.map(str::to_owned).ok_or_else(|| {
+            Failure::user(
+                Reason::ArtifactInvalid,
+                format!("{FIELD}: the registry returned {digest} instead of a sha256 digest"),
+            )
+        })
+    }
+
+    async fn digest_of(&self, client: &Registry, tag: &str) -> Result<Digest, Failure> {
+        let image = ImageRef::tagged(self.name.clone(), tag).map_err(|error| invalid(&error))?;
+        let digest = client.digest_of(&image, &self.access).await;
+        let digest = digest.map_err(|error| registry(FIELD, &error))?;
+        digest.ok_or_else(|| not_found(&format!("oci://{image} does not exist")))
+    }
+
+    /// Pulls the artifact with the digest `digits`, packs the files of the module and stores the context for the push.
+    pub(crate) async fn seen(
+        &self,
+        digits: &str,
+        client: &Registry,
+        limits: &ArtifactLimits,
+        contexts: &ContextStore,
+    ) -> Result<SourceSeen, Failure> {
+        let context = self.pulled(digits, client, limits).await?;
+        let revision = format!("{}{digits}", revision::DIGEST_PREFIX);
+        store_and_describe(revision, context, contexts)
+    }
+
+    /// Pulls and packs the artifact of `seen` again.
+    ///
+    /// # Errors
+    /// If the artifact cannot be pulled, or if the context is not that of `seen`.
+    pub(crate) async fn fetch_again(
+        &self,
+        seen: &SourceSeen,
+        client: &Registry,
+        limits: &ArtifactLimits,
+    ) -> Result<Vec<u8>, Failure> {
+        let context = self
+            .pulled(revision::digits(&seen.revision), client, limits)
+            .await?;
+        requested(context, seen).ok_or_else(revision_moved)
+    }
+
+    async fn pulled(
+        &self,
+        digits: &str,
+        client: &Registry,
+        limits: &ArtifactLimits,
+    ) -> Result<Context, Failure> {
+        let digest = format!("{}{digits}", revision::DIGEST_PREFIX);
+        let digest = Digest::parse(&digest).map_err(|error| invalid(&error))?;
+        let tenant = self.tenant.as_str().into();
+        let _pull = limits.pulls.acquire(&tenant).await;
+        let pulled = client.pull_module(&self.name, &digest, &self.access).await;
+        let ModuleArtifact { format, content } = pulled.map_err(|error| registry(FIELD, &error))?;
+        let format = match format {
+            ModuleFormat::TarGzip => ArtifactFormat::TarGzip,
+            ModuleFormat::Zip => ArtifactFormat::Zip,
+        };
+        let unpacking = limits.unpacking.acquire(&tenant).await;
+        let (spec, digits) = (self.spec.clone(), digits.to_owned());
+        unblocked(move || {
+            let _permit = unpacking;
+            let revision = format!("{}{digits}", revision::DIGEST_PREFIX);
+            artifact_files(format, &content)
+                .and_then(|files| pack_files(&files, &revision, &spec))
+                .map_err(|error| at_digest(FIELD, &digits, &error))
+        })
+        .await
+    }
+}
+
+fn repository(url: &str) -> Result<ImageName, Failure> {
+    let field = "spec.source.oci.url";
+    let name = url.strip_prefix("oci://").unwrap_or_default();
+    let host = name.split_once('/').map_or("", |(host, _)| host);
+    if host != "localhost" && !host.contains(['.', ':']) {
+        return Err(Failure::user(
+            Reason::InvalidSource,
+            format!("{field}: must be oci://HOST/REPOSITORY with the host name of the registry"),
+        ));
+    }
+    ImageName::parse(name)
+        .map_err(|error| Failure::user(Reason::InvalidSource, chain(field, &error)))
+}
+
+fn reference(spec: &OciArtifact) -> Result<Reference, Failure> {
+    let digest = |text: &String| {
+        Digest::parse(text)
+            .map(Reference::Digest)
+            .map_err(|error| invalid(&error))
+    };
+    match (&spec.tag, &spec.semver, &spec.digest) {
+        (None, None, Some(text)) => digest(text),
+        (None, Some(range), None) => VersionRange::parse(range)
+            .map(Reference::Range)
+            .map_err(|error| invalid(&error)),
+        (tag, None, None) => {
+            let tag = tag.clone().unwrap_or_else(|| "latest".to_owned());
+            Ok(Reference::Tag(tag))
+        }
+        _ => Err(Failure::user(
+            Reason::InvalidSource,
+            format!("{FIELD}: at most one of tag, semver and digest may be set"),
+        )),
+    }
+}
+
+/// Returns the access to the registry. The cloud identity of the operator is not used: it may have access to artifacts of other users.
+fn access(
+    tf: &Terraform,
+    spec: &OciArtifact,
+    name: &ImageName,
+    docker: Option<&DockerConfig>,
+) -> Result<Access, Failure> {
+    let own = &tf.spec.container_registry;
+    let is_own_registry =
+        ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
+    let credential = match docker.map(|docker| docker.open(name)).transpose() {
+        Err(error) if spec.secret_ref.is_some() => {
+            return Err(registry("spec.source.oci.secretRef", &error));
+        }
+        // The default credentials are those of another purpose: artifacts in other registries are usually public.
+        Err(_) => None,
+        Ok(credential) => credential.flatten(),
+    };
+    Ok(Access {
+        credential: credential.cloned(),
+        insecure: own.insecure && is_own_registry,
+        helper: None,
+    })
+}
+
+fn invalid(error: &alustan_registry::Error) -> Failure {
+    Failure {
+        class: FailureClass::User,
+        ..registry(FIELD, error)
+    }
+}
+
+fn not_found(what: &str) -> Failure {
+    Failure::user(
+        Reason::ArtifactNotFound,
+        format!("{FIELD}: {what}; push the artifact, or correct url, tag or semver"),
+    )
+}

@@ -1,0 +1,371 @@
+//! Reads the files of an OCI artifact that contains a module, in memory. The content is untrusted: bounds its size and the number of its
+//! entries, and refuses links and paths that leave the folder.
+
+use std::collections::BTreeSet;
+use std::io::{self, Cursor, Read};
+
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use tar::{Archive, EntryType};
+use zip::ZipArchive;
+
+use crate::{
+    cache::CacheOptions,
+    error::Error,
+    files::{SourceFile, SourceFiles},
+    repopath,
+    unpack::MAX_PATH_BYTES,
+};
+
+/// Format of the content of an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArtifactFormat {
+    /// tar.gz, as written by `flux push artifact`.
+    TarGzip,
+    /// zip, as in a module package of OpenTofu.
+    Zip,
+}
+
+/// Limits of an artifact.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Maximum size of all files, in bytes.
+    bytes: u64,
+    /// Maximum number of files and folders.
+    entries: u64,
+}
+
+impl Default for Limits {
+    /// Returns the limits of a context: 64 MiB, and 50,000 files and folders.
+    fn default() -> Self {
+        let context = CacheOptions::default();
+        Self {
+            bytes: context.context_bytes,
+            entries: context.context_files + context.context_folders,
+        }
+    }
+}
+
+/// Returns the files in `content`. Blocks the current thread.
+///
+/// # Errors
+/// [`Error::InvalidArtifact`] if the content is damaged, or has an entry other than a file or folder, or with a path outside of the
+/// artifact. [`Error::ArtifactTooLarge`] if the content exceeds the limits of a context.
+pub fn artifact_files(format: ArtifactFormat, content: &[u8]) -> Result<SourceFiles, Error> {
+    read(format, content, Limits::default())
+}
+
+fn read(format: ArtifactFormat, content: &[u8], limits: Limits) -> Result<SourceFiles, Error> {
+    let mut reading = Reading {
+        limits,
+        bytes: 0,
+        entries: 0,
+        files: SourceFiles::new(),
+    };
+    match format {
+        ArtifactFormat::TarGzip => reading.tar(content)?,
+        ArtifactFormat::Zip => reading.zip(content)?,
+    }
+    check_parents(&reading.files)?;
+    Ok(reading.files)
+}
+
+struct Reading {
+    limits: Limits,
+    bytes: u64,
+    entries: u64,
+    files: SourceFiles,
+}
+
+impl Reading {
+    fn tar(&mut self, content: &[u8]) -> Result<(), Error> {
+        // The limit includes the tar headers, because the tar reader reads long names into memory.
+        let most = self
+            .limits
+            .bytes
+            .saturating_add(self.limits.entries.saturating_mul(4096));
+        let mut archive = Archive::new(GzDecoder::new(content).take(most));
+        for entry in archive.entries().map_err(damaged)? {
+            let mut entry = entry.map_err(damaged)?;
+            self.count()?;
+            let path = entry.path_bytes().into_owned();
+            let executable = entry.header().mode().map_err(damaged)? & 0o100 != 0;
+            match entry.header().entry_type() {
+                EntryType::Directory => drop(checked_path(&path)?),
+                EntryType::Regular => self.file(&path, executable, &mut entry)?,
+                EntryType::XGlobalHeader => {}
+                EntryType::Link | EntryType::Symlink => return Err(refused(&path, "is a link")),
+                _ => return Err(refused(&path, "is not a file or folder")),
+            }
+        }
+        Ok(())
+    }
+
+    fn zip(&mut self, content: &[u8]) -> Result<(), Error> {
+        const KIND: u32 = 0o170_000;
+        const FILE: u32 = 0o100_000;
+        const FOLDER: u32 = 0o040_000;
+        let mut archive = ZipArchive::new(Cursor::new(content)).map_err(damaged)?;
+        for index in 0..archive.len() {
+            self.count()?;
+            let mut entry = archive.by_index(index).map_err(damaged)?;
+            let path = entry.name_raw().to_vec();
+            let mode = entry.unix_mode().unwrap_or_default();
+            if ![0, FILE, FOLDER].contains(&(mode & KIND)) {
+                return Err(refused(&path, "is not a file or folder"));
+            }
+            if entry.is_dir() {
+                checked_path(&path)?;
+            } else {
+                self.file(&path, mode & 0o100 != 0, &mut entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) -> Result<(), Error> {
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(too_large(self.limits.entries, "entries"));
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &[u8], executable: bool, reader: &mut impl Read) -> Result<(), Error> {
+        let path = checked_path(path)?;
+        if path.is_empty() {
+            return Err(refused(b"", "has an empty path"));
+        }
+        let remaining = self.limits.bytes - self.bytes;
+        let mut content = Vec::new();
+        let mut bounded = reader.take(remaining.saturating_add(1));
+        let size = bounded.read_to_end(&mut content).map_err(damaged)? as u64;
+        if size > remaining {
+            return Err(too_large(self.limits.bytes, "bytes"));
+        }
+        self.bytes += size;
+        let file = SourceFile {
+            executable,
+            content: Bytes::from(content),
+        };
+        match self.files.insert(path.clone(), file) {
+            None => Ok(()),
+            Some(_) => Err(refused(path.as_bytes(), "occurs twice")),
+        }
+    }
+}
+
+/// Returns the path of an entry without empty components and `.`.
+fn checked_path(path: &[u8]) -> Result<String, Error> {
+    if path.len() > MAX_PATH_BYTES {
+        return Err(refused(path, "has a path longer than 1024 bytes"));
+    }
+    let text =
+        std::str::from_utf8(path).map_err(|_| refused(path, "has a path that is not UTF-8"))?;
+    if text.starts_with('/') || text.contains('\\') {
+        return Err(refused(
+            path,
+            "has an absolute path, or a path with a backslash",
+        ));
+    }
+    repopath::normalise(text)
+        .map_err(|_| refused(path, "has a path with `..` or control characters"))
+}
+
+/// Refuses a file whose path is also the folder of another file.
+fn check_parents(files: &SourceFiles) -> Result<(), Error> {
+    let mut folders = BTreeSet::new();
+    for path in files.keys() {
+        let mut folder = repopath::parent(path);
+        while !folder.is_empty() && folders.insert(folder) {
+            folder = repopath::parent(folder);
+        }
+    }
+    match folders.iter().find(|folder| files.contains_key(**folder)) {
+        None => Ok(()),
+        Some(path) => Err(refused(path.as_bytes(), "is a file and a folder")),
+    }
+}
+
+fn refused(path: &[u8], why: &str) -> Error {
+    let path: String = String::from_utf8_lossy(path).chars().take(200).collect();
+    Error::InvalidArtifact {
+        why: format!("the entry `{}` {why}", path.escape_debug()),
+    }
+}
+
+fn damaged(error: impl Into<io::Error>) -> Error {
+    let error = error.into().to_string();
+    let error: String = error.chars().take(200).collect();
+    Error::InvalidArtifact {
+        why: format!("the content is damaged ({})", error.escape_debug()),
+    }
+}
+
+fn too_large(limit: u64, unit: &'static str) -> Error {
+    Error::ArtifactTooLarge { limit, unit }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use rstest::rstest;
+    use tar::{Builder, Header};
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    use super::*;
+
+    const FILE: EntryType = EntryType::Regular;
+
+    /// Returns a tar.gz. Writes the paths into the headers without the checks of the tar library.
+    fn tar_gzip(entries: &[(EntryType, &str, &[u8])]) -> Vec<u8> {
+        let mut archive = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        for (kind, path, content) in entries {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(0o755);
+            header.set_size(content.len() as u64);
+            header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
+            if *kind != FILE {
+                header.set_link_name("x").unwrap();
+            }
+            header.set_cksum();
+            archive.append(&header, *content).unwrap();
+        }
+        archive.into_inner().unwrap().finish().unwrap()
+    }
+
+    fn zipped(entries: &[(&str, u32, &[u8])]) -> Vec<u8> {
+        let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+        for (path, mode, content) in entries {
+            let options = SimpleFileOptions::default().unix_permissions(*mode);
+            archive.start_file(*path, options).unwrap();
+            archive.write_all(content).unwrap();
+        }
+        archive.finish().unwrap().into_inner()
+    }
+
+    #[test]
+    fn artifact_of_flux_is_read() {
+        let content = tar_gzip(&[
+            (EntryType::Directory, "./", b""),
+            (EntryType::Directory, "net/", b""),
+            (FILE, "./net/main.tf", b"a"),
+            (FILE, "run.sh", b"b"),
+        ]);
+        let files = artifact_files(ArtifactFormat::TarGzip, &content).unwrap();
+        let paths: Vec<_> = files.keys().collect();
+        assert_eq!(paths, ["net/main.tf", "run.sh"]);
+        assert_eq!(&files["net/main.tf"].content[..], b"a");
+        assert!(files["run.sh"].executable);
+    }
+
+    #[test]
+    fn module_package_of_opentofu_is_read() {
+        let content = zipped(&[("net/main.tf", 0o644, b"a"), ("run.sh", 0o755, b"b")]);
+        let files = artifact_files(ArtifactFormat::Zip, &content).unwrap();
+        assert_eq!(&files["net/main.tf"].content[..], b"a");
+        assert!(files["run.sh"].executable && !files["net/main.tf"].executable);
+    }
+
+    #[rstest]
+    #[case::parent("../main.tf", FILE)]
+    #[case::inner_parent("a/../../main.tf", FILE)]
+    #[case::absolute("/main.tf", FILE)]
+    #[case::backslash("a\\main.tf", FILE)]
+    #[case::control("a\n.tf", FILE)]
+    #[case::empty(".", FILE)]
+    #[case::symbolic_link("main.tf", EntryType::Symlink)]
+    #[case::hard_link("main.tf", EntryType::Link)]
+    #[case::device("main.tf", EntryType::Char)]
+    #[case::folder("../a", EntryType::Directory)]
+    fn links_and_paths_that_leave_the_artifact_are_refused(
+        #[case] path: &str,
+        #[case] kind: EntryType,
+    ) {
+        let content = tar_gzip(&[(kind, path, b"")]);
+        let error = artifact_files(ArtifactFormat::TarGzip, &content).unwrap_err();
+        assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
+        if kind == FILE {
+            let content = zipped(&[(path, 0o644, b"")]);
+            let error = artifact_files(ArtifactFormat::Zip, &content).unwrap_err();
+            assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
+        }
+    }
+
+    #[test]
+    fn symbolic_link_in_a_zip_is_refused() {
+        let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+        let options = SimpleFileOptions::default();
+        archive
+            .add_symlink("main.tf", "/etc/passwd", options)
+            .unwrap();
+        let content = archive.finish().unwrap().into_inner();
+        let error = artifact_files(ArtifactFormat::Zip, &content).unwrap_err();
+        assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
+    }
+
+    #[test]
+    fn entries_that_collide_are_refused() {
+        for entries in [
+            [(FILE, "a", &b""[..]), (FILE, "./a", b"")],
+            [(FILE, "a", b""), (FILE, "a/b/c", b"")],
+        ] {
+            let error = artifact_files(ArtifactFormat::TarGzip, &tar_gzip(&entries)).unwrap_err();
+            assert_eq!(error.reason().as_str(), "ArtifactInvalid");
+        }
+    }
+
+    #[test]
+    fn content_beyond_the_limits_is_refused() {
+        let limits = Limits {
+            bytes: 1000,
+            entries: 3,
+        };
+        let large = [0; 501];
+        let bomb = |count: usize| {
+            let paths = ["a", "b", "c", "d"];
+            let tar: Vec<_> = paths[..count]
+                .iter()
+                .map(|path| (FILE, *path, &large[..]))
+                .collect();
+            let zip: Vec<_> = paths[..count]
+                .iter()
+                .map(|path| (*path, 0o644, &large[..]))
+                .collect();
+            [
+                (ArtifactFormat::TarGzip, tar_gzip(&tar)),
+                (ArtifactFormat::Zip, zipped(&zip)),
+            ]
+        };
+        for (format, content) in bomb(1) {
+            assert!(read(format, &content, limits).is_ok());
+        }
+        for (format, content) in bomb(2) {
+            let error = read(format, &content, limits).unwrap_err();
+            assert!(
+                error.to_string().contains("more than 1000 bytes"),
+                "{error}"
+            );
+        }
+        let paths = ["a", "b", "c", "d"];
+        let many: Vec<_> = paths.iter().map(|path| (FILE, *path, &b""[..])).collect();
+        let error = read(ArtifactFormat::TarGzip, &tar_gzip(&many), limits).unwrap_err();
+        assert!(error.to_string().contains("more than 3 entries"), "{error}");
+    }
+
+    #[test]
+    fn damaged_content_is_refused() {
+        let whole = tar_gzip(&[(FILE, "main.tf", &[7; 4000])]);
+        for content in [&b"nonsense"[..], &whole[..whole.len() / 2], b""] {
+            for format in [ArtifactFormat::TarGzip, ArtifactFormat::Zip] {
+                let error = artifact_files(format, content).unwrap_err();
+                assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
+            }
+        }
+    }
+}

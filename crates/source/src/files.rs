@@ -1,0 +1,194 @@
+//! Packs files that are not in git, for example files in a resource or of an artifact, into a context. Performs no I/O.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    archive::{self, Item},
+    cache::CacheOptions,
+    closure::{Closure, ContextLimits, Selection},
+    context::{Context, ContextDigest, ContextSpec},
+    error::Error,
+    git::session::cache_error,
+    module,
+    tree::Tree,
+};
+
+/// A file of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Whether the file is executable.
+    pub executable: bool,
+    /// Content of the file.
+    pub content: Bytes,
+}
+
+/// Files of a module, by path from the root of the source. A path has no empty component, no `.` and no `..`.
+pub type SourceFiles = BTreeMap<String, SourceFile>;
+
+/// Packs the files that the module at [`ContextSpec::path`] needs, like [`GitCache::fetch_context`](crate::GitCache::fetch_context). `revision`:
+/// revision of the files, for messages.
+///
+/// # Errors
+/// If the module is invalid, or if its files exceed the limits of a context.
+pub fn pack_files(
+    files: &SourceFiles,
+    revision: &str,
+    spec: &ContextSpec,
+) -> Result<Context, Error> {
+    let path = spec.folder()?;
+    let selection = select(files, revision, spec, &path)?;
+    let items = selection.entries.keys().filter_map(|path| {
+        let file = files.get(path)?;
+        let item = Item::File {
+            executable: file.executable,
+            content: &file.content,
+        };
+        Some((path.as_str(), item))
+    });
+    let bytes: Bytes = archive::pack(items).map_err(not_packed)?.into();
+    Ok(Context {
+        digest: ContextDigest::of(&bytes),
+        size: bytes.len(),
+        bytes: Some(bytes),
+        module_path: path,
+        module_backend: selection.backend,
+        committed_at: 0,
+        files: selection.entries.len(),
+        uncompressed: selection.entries.values().map(|entry| entry.size).sum(),
+        submodules: Vec::new(),
+    })
+}
+
+fn not_packed(source: io::Error) -> Error {
+    cache_error("pack", Path::new("the context"), source)
+}
+
+fn select(
+    files: &SourceFiles,
+    revision: &str,
+    spec: &ContextSpec,
+    path: &str,
+) -> Result<Selection, Error> {
+    let tree = Tree::of_files(files.iter().map(|(path, file)| {
+        let size = file.content.len() as u64;
+        (path.clone(), file.executable, size)
+    }));
+    let mut closure = Closure::new(Arc::new(tree), revision, false);
+    closure.start(path, &spec.includes()?)?;
+    spec.valid_var_files()?
+        .iter()
+        .try_for_each(|file| closure.add_var_file(file))?;
+    loop {
+        let requests = closure.files_to_read();
+        if requests.is_empty() {
+            break;
+        }
+        for file in requests {
+            let content = files.get(&file.object).map(|file| &file.content);
+            let facts = module::read(&file.path, content.map_or(&[][..], |content| content));
+            closure.supply(&file, &facts)?;
+        }
+    }
+    let limits = CacheOptions::default();
+    closure.finish(ContextLimits {
+        files: limits.context_files,
+        folders: limits.context_folders,
+        bytes: limits.context_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unpack::{UnpackLimits, unpack};
+
+    fn files(texts: &[(&str, &str)]) -> SourceFiles {
+        texts
+            .iter()
+            .map(|(path, text)| {
+                let file = SourceFile {
+                    executable: false,
+                    content: Bytes::copy_from_slice(text.as_bytes()),
+                };
+                ((*path).to_owned(), file)
+            })
+            .collect()
+    }
+
+    fn spec(path: &str) -> ContextSpec {
+        ContextSpec {
+            path: Some(path.to_owned()),
+            ..ContextSpec::default()
+        }
+    }
+
+    const MODULE: &str =
+        "terraform {\n  backend \"s3\" {}\n}\nmodule \"a\" {\n  source = \"../a\"\n}\n";
+
+    #[test]
+    fn context_has_the_module_and_its_local_modules() {
+        let files = files(&[
+            ("net/main.tf", MODULE),
+            ("a/main.tf", "output \"x\" {}"),
+            ("other/main.tf", ""),
+        ]);
+        let context = pack_files(&files, "sha256:ab", &spec("net")).unwrap();
+        assert_eq!(context.module_path, "net");
+        assert_eq!(context.module_backend.as_deref(), Some("s3"));
+        assert_eq!(context.files, 2);
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = context.bytes.clone().unwrap();
+        unpack(&bytes[..], folder.path(), &UnpackLimits::default()).unwrap();
+        let text = std::fs::read_to_string(folder.path().join("net/main.tf")).unwrap();
+        assert_eq!(text, MODULE);
+        assert!(!folder.path().join("other").exists());
+        let whole = ContextSpec {
+            include: vec![String::new()],
+            ..spec("net")
+        };
+        let context_of_all = pack_files(&files, "sha256:ab", &whole).unwrap();
+        assert_eq!(context_of_all.files, 3, "include of the root");
+        let again = pack_files(&files, "sha256:cd", &spec("net")).unwrap();
+        assert_eq!(again.digest, context.digest, "independent of the revision");
+    }
+
+    #[test]
+    fn module_that_leaves_its_source_is_refused() {
+        let refused = |texts: &[(&str, &str)], spec: &ContextSpec| {
+            let error = pack_files(&files(texts), "sha256:ab", spec).unwrap_err();
+            (error.reason().to_string(), error.to_string())
+        };
+        let outside = [("main.tf", "module \"a\" {\n  source = \"../a\"\n}\n")];
+        let (reason, _) = refused(&outside, &ContextSpec::default());
+        assert_eq!(reason, "PathLeavesRepository");
+        let (reason, message) = refused(&[("main.tf", "")], &spec("net"));
+        assert_eq!(reason, "PathNotFound");
+        assert!(message.contains("source at sha256:ab"), "{message}");
+        let var_file = ContextSpec {
+            var_files: vec!["prod.tfvars".to_owned()],
+            ..ContextSpec::default()
+        };
+        let (reason, _) = refused(&[("main.tf", "")], &var_file);
+        assert_eq!(reason, "VarFileNotFound");
+    }
+
+    #[test]
+    fn files_beyond_the_limits_of_a_context_are_refused() {
+        let many: SourceFiles = (0..=20_000)
+            .map(|number| {
+                let file = SourceFile {
+                    executable: false,
+                    content: Bytes::new(),
+                };
+                (format!("f{number}.txt"), file)
+            })
+            .collect();
+        let error = pack_files(&many, "sha256:ab", &ContextSpec::default()).unwrap_err();
+        assert_eq!(error.reason().as_str(), "ContextTooLarge");
+    }
+}
