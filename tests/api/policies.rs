@@ -426,7 +426,10 @@ async fn allow_lists_restrict_resources_to_listed_values() {
         let field = case["field"].as_str().unwrap();
         for (key, wanted) in [("allowed", true), ("refused", false)] {
             for value in case[key].as_array().unwrap() {
-                let tf = with(good.clone(), field, Some(value.clone()));
+                let mut tf = with(good.clone(), field, Some(value.clone()));
+                if field.starts_with("/source") {
+                    tf = with(tf, "/gitRepo", None);
+                }
                 let created = space.try_create(&tf).await;
                 assert_eq!(created.is_ok(), wanted, "{field} {value}: {created:?}");
             }
@@ -467,6 +470,17 @@ async fn empty_allow_list_denies_all_and_missing_one_allows_all() {
         let refused = space.try_create(&tf).await.unwrap_err();
         assert!(refused.contains(message), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn list_of_repositories_allows_inline_modules_by_name() {
+    let space = Space::new().await;
+    limit(&space, json!({"repositories": "https://git.test\ninline"})).await;
+    until_refused(&space, &resource("web")).await;
+    let files = json!({"inline": {"files": {"main.tf": ""}}});
+    let inline = with(resource("web"), "/source", Some(files));
+    let inline = with(inline, "/gitRepo", None);
+    space.try_create(&inline).await.expect("an inline module");
 }
 
 #[tokio::test]

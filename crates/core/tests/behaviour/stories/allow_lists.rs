@@ -55,7 +55,10 @@ fn allow_lists_permit_only_listed_values() {
         let field = case["field"].as_str().unwrap();
         for (key, wanted) in [("allowed", true), ("refused", false)] {
             for value in case[key].as_array().unwrap() {
-                let tf = tf.clone().with(field, value.clone());
+                let mut tf = tf.clone().with(field, value.clone());
+                if field.starts_with("/source") {
+                    tf.spec.git_repo = None;
+                }
                 let violation = refusal(&tf, &allowed, &BTreeMap::new());
                 assert_eq!(
                     violation.is_none(),
@@ -64,13 +67,11 @@ fn allow_lists_permit_only_listed_values() {
                 );
                 let Some(violation) = violation else { continue };
                 let path = format!("spec{}", field.replace('/', "."));
-                for part in [
-                    &path,
-                    value
-                        .as_str()
-                        .filter(|mode| *mode != "Auto")
-                        .unwrap_or("Manual"),
-                ] {
+                let value = value.as_str().map(|text| match text {
+                    "Auto" => "Manual",
+                    text => text,
+                });
+                for part in [path.as_str()].into_iter().chain(value) {
                     let message = &violation.message;
                     assert!(message.contains(part), "no {part} in {message}");
                 }
@@ -95,6 +96,26 @@ fn an_empty_list_allows_nothing() {
     }
     let none = lists(&[("builders", ""), ("serviceAccounts", "")]);
     assert_eq!(refusal(&terraform(), &none, &BTreeMap::new()), None);
+}
+
+#[test]
+fn inline_module_must_be_in_the_list_of_repositories() {
+    let files = json!({"files": {"main.tf": ""}});
+    let mut tf = terraform().with("/source/inline", files);
+    tf.spec.git_repo = None;
+    for (repositories, is_allowed) in [
+        ("https://git.test", false),
+        ("https://git.test/inline", false),
+        ("https://git.test\ninline", true),
+        ("*", true),
+    ] {
+        let violation = refusal(
+            &tf,
+            &lists(&[("repositories", repositories)]),
+            &BTreeMap::new(),
+        );
+        assert_eq!(violation.is_none(), is_allowed, "{violation:?}");
+    }
 }
 
 #[test]
