@@ -4,6 +4,7 @@
 mod bad_input;
 mod outputs;
 mod repositories;
+mod sources;
 
 use std::process::Child;
 use std::sync::Arc;

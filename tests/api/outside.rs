@@ -91,6 +91,35 @@ impl Outside {
         stored.insert(place.clone(), place.into());
     }
 
+    /// Pushes an artifact with the file `main.tf`, as `flux push artifact` does. Returns the digest of its manifest.
+    pub(crate) async fn push_artifact(&self, repository: &str, tag: &str, module: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("main.tf"), module).unwrap();
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(folder.path()).args(["-czf", "-", "."]);
+        let layer = Bytes::from(tar.output().await.unwrap().stdout);
+        let (config, flux) = (Bytes::from_static(b"{}"), "application/vnd.cncf.flux");
+        let manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": format!("{flux}.config.v1+json"), "digest": digest(&config), "size": 2},
+            "layers": [{
+                "mediaType": format!("{flux}.content.v1.tar+gzip"), "digest": digest(&layer), "size": layer.len(),
+            }],
+        });
+        let manifest = Bytes::from(manifest.to_string());
+        let manifest_digest = digest(&manifest);
+        let mut stored = self.served.stored.lock().unwrap();
+        for content in [config, layer] {
+            let path = format!("/v2/{repository}/blobs/{}", digest(&content));
+            stored.insert(path, content);
+        }
+        for reference in [tag, &manifest_digest] {
+            let path = format!("/v2/{repository}/manifests/{reference}");
+            stored.insert(path, manifest.clone());
+        }
+        manifest_digest
+    }
+
     /// Returns the repositories with pushed images.
     pub(crate) fn pushed_to(&self) -> BTreeSet<String> {
         let stored = self.served.stored.lock().unwrap();

@@ -551,7 +551,6 @@ async fn unknown_drift_detection_mode_is_refused() {
 async fn resource_without_a_required_field_is_refused() {
     let space = Space::new().await;
     for field in [
-        "/gitRepo",
         "/gitRepo/url",
         "/containerRegistry",
         "/containerRegistry/imageName",
@@ -566,6 +565,170 @@ async fn resource_without_a_required_field_is_refused() {
     web.as_object_mut().unwrap().remove("spec");
     let message = space.try_create(&web).await.unwrap_err();
     assert!(message.contains("spec: Required value"), "{message}");
+}
+
+#[tokio::test]
+async fn exactly_one_source_of_the_module_must_be_set() {
+    let space = Space::new().await;
+    let message = "exactly one of gitRepo and source must be set";
+    let without = with(resource("web"), "/gitRepo", None);
+    refuses_resource(&space, &without, "", message).await;
+    let inline = json!({"inline": {"files": {"main.tf": ""}}});
+    let both = with(resource("web"), "/source", Some(inline));
+    refuses_resource(&space, &both, "", message).await;
+    let kinds = json!({
+        "inline": {"files": {"main.tf": ""}}, "oci": {"url": "oci://registry.test/net"},
+    });
+    for source in [json!({}), kinds] {
+        let web = with(without.clone(), "/source", Some(source));
+        let message = "exactly one of module, inline and oci must be set";
+        refuses_resource(&space, &web, "/source", message).await;
+    }
+}
+
+/// Asserts whether the API server accepts each of `values` at `field` of a resource without `gitRepo`.
+async fn check_sources(space: &Space, field: &str, cases: &[(Value, Option<&str>)]) {
+    for (value, refusal) in cases {
+        let web = with(resource("web"), field, Some(value.clone()));
+        let web = with(web, "/gitRepo", None);
+        match (space.try_create(&web).await, refusal) {
+            (Ok(_), None) => {}
+            (Err(message), Some(refusal)) if message.contains(refusal) => {}
+            (outcome, _) => panic!("{field} {value}: {outcome:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn inline_files_are_validated() {
+    let space = Space::new().await;
+    let half = "x".repeat(65_536);
+    let many: serde_json::Map<_, _> = (0..65)
+        .map(|number| (format!("f{number}.tf"), json!("")))
+        .collect();
+    let name = "each name must be a file name";
+    let cases = [
+        (
+            json!({"main.tf": "a", ".terraform.lock.hcl": "", "a.auto.tfvars": ""}),
+            None,
+        ),
+        (json!({"a.tf": half, "b.tf": half}), None),
+        (
+            json!({"a.tf": half, "b.tf": half, "c.tf": "x"}),
+            Some("131072"),
+        ),
+        (json!(many), Some("64")),
+        (json!({}), Some("at least 1")),
+        (json!({"../main.tf": ""}), Some(name)),
+        (json!({"a/main.tf": ""}), Some(name)),
+        (json!({".hidden.tf": ""}), Some(name)),
+        (json!({"x.tfstate.json": ""}), Some(name)),
+        (json!({"main": ""}), Some(name)),
+    ];
+    check_sources(&space, "/source/inline/files", &cases).await;
+}
+
+#[tokio::test]
+async fn remote_modules_are_validated() {
+    let space = Space::new().await;
+    let module = |source: &str, version: &str| {
+        let mut module = json!({"source": source});
+        if !version.is_empty() {
+            module["version"] = version.into();
+        }
+        module
+    };
+    let (path, version) = ("not a path", "version is required");
+    let cases = [
+        (
+            module("terraform-aws-modules/vpc/aws", "~> 5.8, != 5.8.2"),
+            None,
+        ),
+        (
+            module("registry.test:8443/team/net/aws//sub", "1.0.0"),
+            None,
+        ),
+        (module("git::https://git.test/team/net//a?ref=v1", ""), None),
+        (module("git@github.com:team/net.git", ""), None),
+        (module("terraform-aws-modules/vpc/aws", ""), Some(version)),
+        (module("github.com/team/net", "1.0.0"), Some(version)),
+        (module("./net", ""), Some(path)),
+        (module("/net", ""), Some(path)),
+        (module("file:///net", ""), Some(path)),
+        (module("git::file:///net", ""), Some(path)),
+        (module("git::/net", ""), Some(path)),
+        (module("git::https://git.test/${var.x}", ""), Some(path)),
+        (module("a/b/c", "${var.x}"), Some("must be a version")),
+        (
+            json!({"source": "a/b/c", "version": "1", "outputs": [{"name": "vpc_id", "sensitive": true}]}),
+            None,
+        ),
+        (
+            json!({"source": "a/b/c", "version": "1", "outputs": [{"name": "a.b"}]}),
+            Some("name of an output"),
+        ),
+    ];
+    check_sources(&space, "/source/module", &cases).await;
+    let files = with(resource("web"), "/varFiles", Some(json!(["a.tfvars"])));
+    let files = with(files, "/source/module", Some(module("a/b/c", "1")));
+    let files = with(files, "/gitRepo", None);
+    let message = "varFiles cannot be combined with source.module";
+    refuses_resource(&space, &files, "", message).await;
+}
+
+#[tokio::test]
+async fn oci_artifacts_are_validated() {
+    let space = Space::new().await;
+    let artifact = |fields: Value| {
+        let mut artifact = json!({"url": "oci://registry.test:5000/team/net"});
+        let fields = fields.as_object().unwrap().clone();
+        artifact.as_object_mut().unwrap().extend(fields);
+        artifact
+    };
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let (one, url) = (
+        "at most one of tag, semver and digest",
+        "repository without tag and digest",
+    );
+    let cases = [
+        (artifact(json!({})), None),
+        (artifact(json!({"tag": "v1.0_a"})), None),
+        (
+            artifact(json!({"semver": ">=1.0.0 <2.0.0", "interval": "5m", "path": "net"})),
+            None,
+        ),
+        (
+            artifact(
+                json!({"digest": digest, "secretRef": {"name": "login", "key": ".dockerconfigjson"}}),
+            ),
+            None,
+        ),
+        (artifact(json!({"tag": "1", "digest": digest})), Some(one)),
+        (artifact(json!({"tag": "1", "semver": "1.x"})), Some(one)),
+        (
+            artifact(json!({"digest": "sha256:aa"})),
+            Some("must be a digest"),
+        ),
+        (artifact(json!({"tag": "-a"})), Some("must be a tag")),
+        (
+            artifact(json!({"url": "https://registry.test/net"})),
+            Some(url),
+        ),
+        (
+            artifact(json!({"url": "oci://registry.test/net:1"})),
+            Some(url),
+        ),
+        (
+            artifact(json!({"url": "oci://registry.test/net@sha256:aa"})),
+            Some(url),
+        ),
+        (
+            artifact(json!({"url": "oci://registry.test/../net"})),
+            Some(url),
+        ),
+        (artifact(json!({"url": "oci://registry.test"})), Some(url)),
+    ];
+    check_sources(&space, "/source/oci", &cases).await;
 }
 
 #[tokio::test]

@@ -49,6 +49,7 @@ mod restore;
 mod run_once;
 mod samples;
 mod scripts;
+mod sources;
 mod sync;
 mod tenancy;
 mod waitfor;

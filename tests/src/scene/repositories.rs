@@ -212,8 +212,49 @@ impl Scene {
         text
     }
 
+    /// Pushes an artifact with `files` to the test's repository `name`, as `flux push artifact` does. Returns the digest of its manifest.
+    pub async fn push_artifact(&self, name: &str, tag: &str, files: &[(&str, String)]) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let texts: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (*path, text.as_str()))
+            .collect();
+        write(&folder.path().join("files"), &texts);
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (files, layer) = (path("files"), path("layer"));
+        self.cluster
+            .run("tar", &["-C", &files, "-czf", &layer, "."])
+            .await;
+        let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let size = std::fs::metadata(&layer).expect("a layer").len();
+        let digest = self.put_file(&upload, &layer).await;
+        let (config, flux) = (
+            self.put_blob(&upload, "{}").await,
+            "application/vnd.cncf.flux",
+        );
+        let manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": format!("{flux}.config.v1+json"), "digest": config, "size": 2},
+            "layers": [{"mediaType": format!("{flux}.content.v1.tar+gzip"), "digest": digest, "size": size}],
+        });
+        let manifest = manifest.to_string();
+        let (_, sum) = self.cluster.output("sha256sum", &[], Some(&manifest)).await;
+        let kind = "Content-Type: application/vnd.oci.image.manifest.v1+json";
+        let url = format!("{upload}/manifests/{tag}");
+        self.curl(&["-X", "PUT", "-H", kind, "--data-binary", &manifest, &url])
+            .await;
+        format!("sha256:{}", sum.split_whitespace().next().expect("a sum"))
+    }
+
     async fn put_blob(&self, upload: &str, text: &str) -> String {
-        let (_, sum) = self.cluster.output("sha256sum", &[], Some(text)).await;
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("write a file");
+        self.put_file(upload, file.path().to_str().expect("a path"))
+            .await
+    }
+
+    async fn put_file(&self, upload: &str, file: &str) -> String {
+        let sum = self.cluster.run("sha256sum", &[file]).await;
         let digest = format!("sha256:{}", sum.split_whitespace().next().expect("a sum"));
         let uploads = format!("{upload}/blobs/uploads/");
         let place = self
@@ -236,7 +277,8 @@ impl Scene {
         let sep = if place.contains('?') { '&' } else { '?' };
         let url = format!("{place}{sep}digest={digest}");
         let kind = "Content-Type: application/octet-stream";
-        self.curl(&["-X", "PUT", "-H", kind, "--data-binary", text, &url])
+        let content = format!("@{file}");
+        self.curl(&["-X", "PUT", "-H", kind, "--data-binary", &content, &url])
             .await;
         digest
     }
