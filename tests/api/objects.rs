@@ -83,6 +83,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
         secret_variables: BTreeSet::new(),
         secret_environment: BTreeSet::new(),
         scripts: ScriptTexts::default(),
+        wrapper: None,
         backend: BackendInputs {
             kind: Some("http".to_owned()),
             write_block: true,

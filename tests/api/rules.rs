@@ -106,6 +106,19 @@ async fn approval_with_scripts_requires_a_plan_script() {
 }
 
 #[tokio::test]
+async fn wrapper_with_scripts_is_refused() {
+    let space = Space::new().await;
+    let wrapper = json!({"wrapper": "terragrunt"});
+    let script = json!({"init": {"inline": "true"}});
+    let both = with_all(
+        resource("web"),
+        json!({"/engine": wrapper, "/scripts": script}),
+    );
+    let message = "engine.wrapper cannot be combined with scripts";
+    refuses_resource(&space, &both, "", message).await;
+}
+
+#[tokio::test]
 async fn approval_plan_and_rules_are_validated() {
     let space = Space::new().await;
     refuses(
@@ -263,10 +276,22 @@ async fn engine_name_and_version_are_validated() {
         json!({"version": "1.13.0-rc1"}),
         json!({"parallelism": 1, "refresh": false, "lockTimeout": "1s"}),
         json!({"parallelism": 256, "lockTimeout": "5m"}),
+        json!({"wrapper": "terragrunt"}),
+        json!({"name": "opentofu", "wrapper": "terragrunt", "wrapperVersion": "1.0"}),
     ];
     accepts(&space, "/engine", &good).await;
     let name = "supported values: \"terraform\", \"opentofu\"";
     refuses(&space, "/engine/name", name, &[json!("tofu"), json!("")]).await;
+    let alone = json!({"wrapperVersion": "1.0"});
+    refuses(
+        &space,
+        "/engine",
+        "wrapperVersion requires wrapper",
+        &[alone],
+    )
+    .await;
+    let wrapper = "supported values: \"terragrunt\"";
+    refuses(&space, "/engine/wrapper", wrapper, &[json!("tofu")]).await;
     let bounds = "must be between 1 and 256";
     let bad = [0, -1, 257].map(|number| json!(number));
     refuses(&space, "/engine/parallelism", bounds, &bad).await;

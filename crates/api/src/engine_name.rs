@@ -9,8 +9,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Engine: `terraform` or `opentofu`. Default: terraform if `version` is set, else the engine in the base image of the operator
-/// (`--base-image`).
+/// Engine: `terraform` or `opentofu`. Default: terraform if `version` is set, or if the catalogue has it with `wrapper`; else the engine in the
+/// base image of the operator (`--base-image`).
 #[derive(
     Serialize,
     Deserialize,

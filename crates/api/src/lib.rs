@@ -30,6 +30,7 @@ mod spec_references;
 pub mod stack;
 pub mod state_lock;
 pub mod status;
+mod wrapper;
 
 pub use architecture::Architecture;
 pub use engine::Engine;
@@ -43,6 +44,7 @@ pub use references::*;
 pub use spec::*;
 pub use stack::*;
 pub use status::*;
+pub use wrapper::{Wrapper, WrapperName};
 
 /// Field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "terraform.alustan.io/controller";

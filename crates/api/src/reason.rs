@@ -251,6 +251,7 @@ pub enum Reason {
     WaitingForUpstream,
     WorkspaceFailed,
     WorkspaceUnsupported,
+    WrapperUnsupported,
 }
 
 /// Earlier names of renamed reasons, with the current reasons. Records, statuses and reports of earlier versions contain the earlier names.

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::notification::Notification;
 use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
 use crate::status::TerraformStatus;
+use crate::wrapper::WrapperName;
 
 pub use anything::Anything;
 pub use approval::{Approval, ApprovalMode, ApprovalRule, EmptyingPolicy, RuleAction};
@@ -91,6 +92,7 @@ const VAR_FILES_HELP: &str =
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply require scripts.plan: rules are evaluated on a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual cannot be combined with scripts.destroy: a destroy script has no plan"))]
 #[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && ((has(self.cache.enabled) && !self.cache.enabled) || has(self.cache.claimName)))").message("backend.provider local requires a cache volume of the resource, which has the state: cache.enabled must not be false, and cache.claimName must not be set"))]
+#[x_kube(validation = Rule::new("!(has(self.engine) && has(self.engine.wrapper) && has(self.scripts))").message("engine.wrapper cannot be combined with scripts: a script calls the wrapper itself"))]
 #[x_kube(validation = Rule::new("!(has(self.workspace) && self.workspace != 'default' && has(self.backend) && has(self.backend.provider) && self.backend.provider in ['managed', 'http', 'local'])").message("workspace requires a backend with several workspaces: managed, http and local have only the workspace default"))]
 pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
@@ -255,6 +257,11 @@ impl TerraformSpec {
         self.workspace
             .as_deref()
             .filter(|name| *name != DEFAULT_WORKSPACE)
+    }
+
+    /// Returns the wrapper of the engine.
+    pub fn wrapper(&self) -> Option<WrapperName> {
+        self.engine.as_ref()?.wrapper
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use alustan_api::{Architecture, BuilderKind, Engine, EngineName, engine};
+use alustan_api::{Architecture, BuilderKind, Engine, EngineName, Wrapper, WrapperName, engine};
 use alustan_core::pod_policy::PodPolicy;
 use alustan_core::settings::{
     CacheDefault, EngineImage, KANIKO, KANIKO_CAPABILITIES, PodUser, Settings,
@@ -428,7 +428,7 @@ fn architecture(text: &str) -> Result<Architecture> {
         .with_context(|| format!("invalid architecture {text:?}: expected amd64 or arm64"))
 }
 
-/// Parses `NAME:VERSION=IMAGE`.
+/// Parses `NAME:VERSION=IMAGE` or `NAME:VERSION+WRAPPER:VERSION=IMAGE`.
 fn engine_image(text: &str) -> Result<EngineImage> {
     let invalid = || {
         let names = EngineName::VARIANTS
@@ -437,34 +437,51 @@ fn engine_image(text: &str) -> Result<EngineImage> {
             .collect::<Vec<_>>()
             .join(" or ");
         format!(
-            "invalid engine {text:?}: expected NAME:VERSION=IMAGE, where NAME is {names} and \
-             VERSION is complete, for example \
-             opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
+            "invalid engine {text:?}: expected NAME:VERSION=IMAGE or \
+             NAME:VERSION+terragrunt:VERSION=IMAGE, where NAME is {names} and VERSION is complete, \
+             for example opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
         )
     };
     let (engine, image) = text.split_once('=').with_context(invalid)?;
-    let (name, version) = engine.split_once(':').with_context(invalid)?;
+    let (engine, wrapper) = match engine.split_once('+') {
+        Some((engine, wrapper)) => (engine, Some(wrapper)),
+        None => (engine, None),
+    };
+    let (name, version) = versioned(engine).with_context(invalid)?;
     let name = EngineName::parse(name).with_context(invalid)?;
-    ensure!(engine::is_version(version), invalid());
+    let wrapper = wrapper
+        .map(|text| wrapper_version(text).with_context(invalid))
+        .transpose()?;
     ImageRef::parse(image)
         .with_context(|| format!("invalid engine {text:?}: invalid image {image:?}"))?;
     Ok(EngineImage {
-        engine: Engine {
-            name,
-            version: version.to_owned(),
-        },
+        engine: Engine { name, version },
+        wrapper,
         image: image.to_owned(),
     })
 }
 
-/// Returns the first engine that occurs twice in `engines`.
-fn first_duplicate(engines: &[EngineImage]) -> Option<&Engine> {
+/// Parses `NAME:VERSION` with a full version.
+fn versioned(text: &str) -> Option<(&str, String)> {
+    let (name, version) = text.split_once(':')?;
+    engine::is_version(version).then(|| (name, version.to_owned()))
+}
+
+fn wrapper_version(text: &str) -> Option<Wrapper> {
+    let (name, version) = versioned(text)?;
+    let name = WrapperName::parse(name)?;
+    Some(Wrapper { name, version })
+}
+
+/// Returns the first entry whose engine and wrapper occur twice in `engines`.
+fn first_duplicate(engines: &[EngineImage]) -> Option<&EngineImage> {
     let mut numbered_engines = engines.iter().enumerate();
     let duplicate = numbered_engines.find(|(index, engine)| {
         let mut earlier_engines = engines.iter().take(*index);
-        earlier_engines.any(|earlier| earlier.engine == engine.engine)
+        earlier_engines
+            .any(|earlier| (&earlier.engine, &earlier.wrapper) == (&engine.engine, &engine.wrapper))
     });
-    duplicate.map(|(_, engine)| &engine.engine)
+    duplicate.map(|(_, engine)| engine)
 }
 
 #[cfg(test)]
@@ -476,6 +493,11 @@ mod tests {
         let read = engine_image("opentofu:1.12.6=registry.test:5000/opentofu:1.12.6").unwrap();
         assert_eq!(read.engine.to_string(), "opentofu 1.12.6");
         assert_eq!(read.image, "registry.test:5000/opentofu:1.12.6");
+        let wrapped = engine_image("terraform:1.11.4+terragrunt:1.0.0=x.test/terragrunt").unwrap();
+        assert_eq!(
+            wrapped.to_string(),
+            "terraform 1.11.4 with terragrunt 1.0.0"
+        );
         for wrong in [
             "",
             "opentofu=x",
@@ -483,6 +505,10 @@ mod tests {
             "opentofu:1.12=x",
             "tofu:1.12.6=x",
             "opentofu:1.12.6=",
+            "opentofu:1.12.6+=x",
+            "opentofu:1.12.6+terragrunt=x",
+            "opentofu:1.12.6+terragrunt:1.0=x",
+            "opentofu:1.12.6+other:1.0.0=x",
             "opentofu:1.12.6=Not An Image",
         ] {
             assert!(engine_image(wrong).is_err(), "{wrong:?}");
@@ -596,6 +622,6 @@ mod tests {
         let second = engine("terraform:1.11.5=a.test/x:1");
         assert_eq!(first_duplicate(&[first.clone(), second.clone()]), None);
         let twice = [first.clone(), second, first.clone()];
-        assert_eq!(first_duplicate(&twice), Some(&first.engine));
+        assert_eq!(first_duplicate(&twice), Some(&first));
     }
 }

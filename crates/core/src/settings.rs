@@ -1,9 +1,10 @@
 //! Configuration of the operator.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use alustan_api::cli_config::CliConfig;
-use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
+use alustan_api::{Architecture, BuilderKind, Engine, Terraform, Wrapper};
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::pod_policy::PodPolicy;
@@ -14,7 +15,7 @@ use crate::pod_policy::PodPolicy;
 pub struct Settings {
     /// Base image, which contains the runner. Used for resources that set neither a base image nor an engine.
     pub base_image: String,
-    /// Catalogue: base images by engine and version. Each image contains the runner.
+    /// Catalogue: base images by engine, version and wrapper. Each image contains the runner.
     pub engines: Vec<EngineImage>,
     /// Default kind of builder.
     pub builder: BuilderKind,
@@ -148,13 +149,26 @@ impl PodUser {
     }
 }
 
-/// Catalogue entry: a base image and its engine.
+/// Catalogue entry: a base image, its engine and its wrapper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineImage {
     /// Engine in the image.
     pub engine: Engine,
+    /// Wrapper in the image; `None` for an image without a wrapper.
+    pub wrapper: Option<Wrapper>,
     /// Image reference.
     pub image: String,
+}
+
+impl fmt::Display for EngineImage {
+    /// Formats engine and wrapper: `opentofu 1.12.6`, `opentofu 1.12.6 with terragrunt 1.0.0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.engine)?;
+        match &self.wrapper {
+            Some(wrapper) => write!(f, " with {wrapper}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Default image of kaniko.

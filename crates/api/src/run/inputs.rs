@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::spec::{ApprovalRule, EngineSpec, Timeouts};
+use crate::wrapper::WrapperName;
 
 /// Inputs of the runner, including secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct RunInputs {
     pub secret_environment: BTreeSet<String>,
     /// Scripts that replace commands of the engine.
     pub scripts: ScriptTexts,
+    /// Program that runs the commands of the engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrapper: Option<WrapperName>,
     /// Backend that stores the state.
     pub backend: BackendInputs,
     /// Time limits, in seconds.

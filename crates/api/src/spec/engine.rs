@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine_name::EngineName;
 use crate::spec::boolean::yes;
 use crate::spec::duration::{DURATION, DURATION_HELP};
+use crate::wrapper::WrapperName;
 
 const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
 const VERSION_HELP: &str = "must be a version such as 1.12.6, or a version prefix such as 1.12";
@@ -15,6 +16,7 @@ const VERSION_HELP: &str = "must be a version such as 1.12.6, or a version prefi
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.wrapperVersion) || has(self.wrapper)").message("wrapperVersion requires wrapper"))]
 pub struct EngineSpec {
     /// See [`EngineName`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,6 +28,15 @@ pub struct EngineSpec {
     #[schemars(length(max = 40))]
     #[x_kube(validation = Rule::new(VERSION).message(VERSION_HELP))]
     pub version: Option<String>,
+    /// See [`WrapperName`]: the CRD contains the doc comment of the enum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrapper: Option<WrapperName>,
+    /// Version of `wrapper` in the catalogue of the operator (flag `--engine`). Example: `1.0.0`, or `1.0` for the newest release of 1.0.
+    /// Resolved once, like `version`. Default: the newest release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    #[x_kube(validation = Rule::new(VERSION).message(VERSION_HELP))]
+    pub wrapper_version: Option<String>,
     /// If true, runs may use another engine, or an older version of the engine, than the last apply. The new engine may not be able to read
     /// the state, and a change back may not be possible. If false, such a run is refused (`EngineChangeNotAllowed`). Default: false.
     #[serde(default)]
@@ -53,6 +64,8 @@ impl Default for EngineSpec {
         Self {
             name: None,
             version: None,
+            wrapper: None,
+            wrapper_version: None,
             allow_switch: false,
             parallelism: None,
             refresh: yes(),
@@ -63,7 +76,7 @@ impl Default for EngineSpec {
 
 impl EngineSpec {
     /// Returns the engine to search in the catalogue of the operator. `None` if neither engine nor version is set: the base image of the
-    /// operator then determines the engine.
+    /// operator, or the wrapper, then determines the engine.
     pub fn requested(&self) -> Option<EngineName> {
         let is_requested = self.name.is_some() || self.version.is_some();
         is_requested.then(|| self.name.unwrap_or_default())

@@ -35,7 +35,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the last known commit and context from status and pin. `None` if source, reference, path or variable files in the
+    /// Returns the last known commit and context from status and pin. `None` if source, reference, path, variable files or wrapper in the
     /// spec have changed since. The commit may be outdated, so no run or build starts with it.
     pub(super) fn last_source(&self) -> Option<SourceSeen> {
         let source = self.tf.status.as_ref()?.source.as_ref()?;
@@ -44,8 +44,9 @@ impl ReconcileCase<'_> {
         let backend = run_inputs::module_backend(&pin.inputs.backend);
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
-        let is_same_context =
-            self.is_pinned_source(&pin.spec)? && pin.inputs.var_files == self.tf.spec.var_files;
+        let is_same_context = self.is_pinned_source(&pin.spec)?
+            && pin.inputs.var_files == self.tf.spec.var_files
+            && pin.inputs.wrapper == self.tf.spec.wrapper();
         is_same_context.then(|| SourceSeen {
             revision: source.revision.clone(),
             context,

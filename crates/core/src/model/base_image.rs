@@ -1,8 +1,11 @@
-//! Selection of the base image, and thereby of the engine: from the resource or from the catalogue of the operator.
+//! Selection of the base image, and thereby of the engine and its wrapper: from the resource or from the catalogue of the operator.
+
+use std::cmp::Ordering;
+use std::fmt;
 
 use alustan_api::report::Failure;
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
-use alustan_api::{Engine, EngineName, Reason, Terraform, engine};
+use alustan_api::{Engine, EngineName, Reason, Terraform, WrapperName, engine};
 
 use crate::settings::{EngineImage, Settings};
 
@@ -53,12 +56,12 @@ pub fn base_image(
     pinned: Option<&PinnedImage>,
 ) -> Result<Result<PinnedImage, UnresolvedBaseImage>, Failure> {
     let own_image = tf.spec.container_registry.base_image.as_ref();
-    if let (None, Some((name, version))) = (own_image, requested_engine(tf)) {
-        let requested = engine_text(name, version);
-        if let Some(pinned) = pinned.filter(|image| image.asked.as_ref() == Some(&requested)) {
+    if let (None, Some(requested)) = (own_image, RequestedEngine::of(tf)) {
+        let text = requested.to_string();
+        if let Some(pinned) = pinned.filter(|image| image.asked.as_ref() == Some(&text)) {
             return Ok(Ok(pinned.clone()));
         }
-        return from_catalogue(name, version, &requested, settings).map(Err);
+        return from_catalogue(requested, settings).map(Err);
     }
     let reference = own_image.unwrap_or(&settings.base_image);
     if let Some(pinned) =
@@ -79,53 +82,107 @@ pub fn base_image(
 
 /// Whether `tf` sets its base image or its engine.
 pub(crate) fn is_selected(tf: &Terraform) -> bool {
-    tf.spec.container_registry.base_image.is_some() || requested_engine(tf).is_some()
+    tf.spec.container_registry.base_image.is_some() || RequestedEngine::of(tf).is_some()
 }
 
-/// Returns the engine and the version that `spec.engine` selects from the catalogue of the operator. `None` if `spec.engine` sets neither.
-fn requested_engine(tf: &Terraform) -> Option<(EngineName, Option<&str>)> {
-    let spec = tf.spec.engine.as_ref()?;
-    Some((spec.requested()?, spec.version.as_deref()))
+/// Engine, wrapper and their versions that `spec.engine` selects from the catalogue of the operator. Formatted as `opentofu 1.12` or
+/// `opentofu 1.12 with terragrunt 1.0`.
+#[derive(Clone, Copy)]
+struct RequestedEngine<'a> {
+    /// `None` for any engine with the wrapper.
+    name: Option<EngineName>,
+    version: Option<&'a str>,
+    wrapper: Option<WrapperName>,
+    wrapper_version: Option<&'a str>,
 }
 
-/// Formats engine and version: `opentofu 1.12`.
-fn engine_text(name: EngineName, version: Option<&str>) -> String {
-    version.map_or_else(|| name.to_string(), |version| format!("{name} {version}"))
+impl<'a> RequestedEngine<'a> {
+    /// Returns `None` if `spec.engine` sets neither engine, version nor wrapper.
+    fn of(tf: &'a Terraform) -> Option<Self> {
+        let spec = tf.spec.engine.as_ref()?;
+        let name = spec.requested();
+        let is_requested = name.is_some() || spec.wrapper.is_some();
+        is_requested.then_some(Self {
+            name,
+            version: spec.version.as_deref(),
+            wrapper: spec.wrapper,
+            wrapper_version: spec.wrapper_version.as_deref(),
+        })
+    }
+
+    fn matches(&self, entry: &EngineImage) -> bool {
+        let wrapper_matches = match (self.wrapper, &entry.wrapper) {
+            (None, None) => true,
+            (Some(name), Some(wrapper)) => {
+                wrapper.name == name && is_version(self.wrapper_version, &wrapper.version)
+            }
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        let engine = &entry.engine;
+        wrapper_matches
+            && self.name.is_none_or(|name| name == engine.name)
+            && is_version(self.version, &engine.version)
+    }
+}
+
+impl fmt::Display for RequestedEngine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = |version: Option<&str>| {
+            version
+                .map(|version| format!(" {version}"))
+                .unwrap_or_default()
+        };
+        match self.name {
+            Some(name) => write!(f, "{name}{}", version(self.version))?,
+            None => f.write_str("an engine")?,
+        }
+        match self.wrapper {
+            Some(name) => write!(f, " with {name}{}", version(self.wrapper_version)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether `version` is the version `wanted`, or, without `wanted`, a release.
+fn is_version(wanted: Option<&str>, version: &str) -> bool {
+    wanted.map_or_else(
+        || !version.contains('-'),
+        |wanted| engine::is_wanted(wanted, version),
+    )
+}
+
+/// Compares two entries of the catalogue: the default engine is greater than the others, then the newer version of the engine, then the newer
+/// version of the wrapper.
+fn order(left: &EngineImage, right: &EngineImage) -> Ordering {
+    let by_name = right.engine.name.cmp(&left.engine.name);
+    let by_engine =
+        by_name.then_with(|| engine::order(&left.engine.version, &right.engine.version));
+    by_engine.then_with(|| match (&left.wrapper, &right.wrapper) {
+        (Some(left), Some(right)) => engine::order(&left.version, &right.version),
+        (left, right) => left.is_some().cmp(&right.is_some()),
+    })
 }
 
 fn from_catalogue(
-    name: EngineName,
-    version: Option<&str>,
-    requested: &str,
+    requested: RequestedEngine<'_>,
     settings: &Settings,
 ) -> Result<UnresolvedBaseImage, Failure> {
-    let matches = |entry: &&EngineImage| {
-        entry.engine.name == name
-            && version.map_or_else(
-                || !entry.engine.version.contains('-'),
-                |version| engine::is_wanted(version, &entry.engine.version),
-            )
-    };
-    let newest = settings
-        .engines
-        .iter()
-        .filter(matches)
-        .max_by(|left, right| engine::order(&left.engine.version, &right.engine.version));
+    let entries = settings.engines.iter();
+    let newest = entries
+        .filter(|entry| requested.matches(entry))
+        .max_by(|left, right| order(left, right));
     newest
         .map(|entry| UnresolvedBaseImage {
             reference: entry.image.clone(),
-            requested: Some(requested.to_owned()),
+            requested: Some(requested.to_string()),
             engine: Some(entry.engine.clone()),
         })
         .ok_or_else(|| engine_unknown(requested, settings))
 }
 
-fn engine_unknown(requested: &str, settings: &Settings) -> Failure {
-    let mut available: Vec<_> = settings.engines.iter().map(|image| &image.engine).collect();
-    available.sort_by(|left, right| {
-        let by_name = left.name.cmp(&right.name);
-        by_name.then_with(|| engine::order(&right.version, &left.version))
-    });
+fn engine_unknown(requested: RequestedEngine<'_>, settings: &Settings) -> Failure {
+    let mut available: Vec<_> = settings.engines.iter().collect();
+    available.sort_by(|left, right| order(right, left));
     let available: Vec<String> = available.into_iter().map(ToString::to_string).collect();
     let available = if available.is_empty() {
         "the catalogue is empty; add images with the operator flag --engine".to_owned()

@@ -68,6 +68,7 @@ pub(crate) fn settings_violation(tf: &Terraform, settings: &Settings) -> Option<
         .or_else(|| dockerfile_not_allowed(tf, settings))
         .or_else(|| dockerfile_unsupported(tf, settings))
         .or_else(|| terraform_registries::violation(tf))
+        .or_else(|| wrapper_with_scripts(tf))
 }
 
 /// Refuses the use of the operator's cloud identity for a registry that `--identity-registry` does not list, because the identity may also
@@ -117,6 +118,18 @@ fn dockerfile_unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure
     })
 }
 
+/// Refuses scripts with a wrapper. The CRD schema has the same check; this check covers a CRD that is older than the operator.
+fn wrapper_with_scripts(tf: &Terraform) -> Option<Failure> {
+    let wrapper = tf.spec.wrapper().filter(|_| tf.spec.scripts.is_some())?;
+    Some(Failure::user(
+        Reason::WrapperUnsupported,
+        format!(
+            "spec.engine.wrapper: {wrapper} cannot be combined with spec.scripts, because a script calls the \
+             wrapper itself; remove one of the fields"
+        ),
+    ))
+}
+
 /// Returns the inputs of the build of the runner image of `tf` for the commit and context in `source`.
 pub fn plan(
     tf: &Terraform,
@@ -137,7 +150,9 @@ pub fn plan(
         .scripts
         .as_ref()
         .is_some_and(|scripts| scripts.init.is_some());
-    let backend = (managed && source.backend.is_none() && !has_init_script).then_some("http");
+    let wrapper = tf.spec.wrapper();
+    let is_initialised = !has_init_script && wrapper.is_none();
+    let backend = (managed && source.backend.is_none() && is_initialised).then_some("http");
     let mut inputs = json!({
         "context": source.context, "path": source.path, "dockerfile": dockerfile,
         "backend": backend, "architecture": architecture, "format": FORMAT, "protocol": PROTOCOL,
@@ -146,6 +161,9 @@ pub fn plan(
     if let (Some(path), Some(inputs)) = (&user_dockerfile, inputs.as_object_mut()) {
         let before = json!({ "path": path, "base": base.resolved });
         inputs.insert("before".to_owned(), before);
+    }
+    if let (Some(wrapper), Some(inputs)) = (wrapper, inputs.as_object_mut()) {
+        inputs.insert("wrapper".to_owned(), json!(wrapper));
     }
     // The commands of `init` read them, so images with different values may differ.
     if let (Some(pod), Some(inputs)) = (pod_options::inputs_of_build(tf), inputs.as_object_mut()) {

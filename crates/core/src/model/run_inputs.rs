@@ -45,6 +45,7 @@ pub fn run_inputs(
             .cloned()
             .collect(),
         scripts: seen.scripts.clone(),
+        wrapper: tf.spec.wrapper(),
         backend: backend(tf, source.backend.as_deref(), seen, slots)?,
         timeouts: time_limits(tf, max_timeout),
         engine_arguments: engine_arguments(tf),
@@ -253,6 +254,9 @@ pub fn config(
     }
     if let (false, Some(object)) = (inputs.var_files.is_empty(), own_values.as_object_mut()) {
         object.insert("varFiles".to_owned(), json!(inputs.var_files));
+    }
+    if let (Some(wrapper), Some(object)) = (inputs.wrapper, own_values.as_object_mut()) {
+        object.insert("wrapper".to_owned(), json!(wrapper));
     }
     let skips_refresh = inputs.engine_arguments.skips_refresh;
     if let (true, Some(object)) = (skips_refresh, own_values.as_object_mut()) {

@@ -351,6 +351,8 @@ fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
         pod::env("ALUSTAN_BACKEND_KIND", prepare.backend),
         pod::env("ALUSTAN_WORK_DIR", "/tmp"),
     ];
+    let wrapper = tf.spec.wrapper();
+    env.extend(wrapper.map(|wrapper| pod::env("ALUSTAN_WRAPPER", wrapper.as_str())));
     env.extend(environment(settings));
     if prepare.inject {
         mounts.push(inject_mount());

@@ -105,6 +105,7 @@ impl World {
             secret_variables: BTreeSet::new(),
             secret_environment: BTreeSet::new(),
             scripts: ScriptTexts::default(),
+            wrapper: None,
             backend: BackendInputs {
                 kind: Some("http".into()),
                 write_block: true,

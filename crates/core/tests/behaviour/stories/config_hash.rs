@@ -1,7 +1,7 @@
 //! Rule 3: a change of the config hash starts a run. Other changes start no run.
 
-use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};
+use alustan_api::{Terraform, WrapperName};
 use alustan_core::model::run_inputs::{config, run_inputs};
 use alustan_core::observed::{InputsSeen, Seen, SourceSeen, VariablesSeen};
 use k8s_openapi::jiff::SignedDuration;
@@ -62,6 +62,7 @@ fn aws() -> serde_json::Value {
     ..usual()
 })]
 #[case::variable_files(RunInputs { var_files: vec!["prod.tfvars".to_owned()], ..usual() })]
+#[case::the_wrapper(RunInputs { wrapper: Some(WrapperName::Terragrunt), ..usual() })]
 #[case::the_path(RunInputs { path: "other".to_owned(), ..usual() })]
 #[case::a_secret_part_of_the_backend(RunInputs {
     backend: BackendInputs {

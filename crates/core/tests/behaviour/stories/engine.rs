@@ -2,7 +2,7 @@
 //! engine of the resource.
 
 use alustan_api::report::FailureClass;
-use alustan_api::{Engine, EngineName, Terraform};
+use alustan_api::{Engine, EngineName, Terraform, Wrapper, WrapperName};
 use alustan_core::model::base_image::base_image;
 use alustan_core::settings::{EngineImage, Settings};
 use rstest::rstest;
@@ -27,6 +27,7 @@ fn image(engine: &str) -> EngineImage {
             name: EngineName::parse(name).unwrap(),
             version: version.to_owned(),
         },
+        wrapper: None,
         image: format!("registry.test/{name}:{version}"),
     }
 }
@@ -66,6 +67,95 @@ fn catalogue_resolves_requested_engine(#[case] requested: Value, #[case] wanted:
         .unwrap_err();
     assert_eq!(unresolved.engine.unwrap().to_string(), wanted);
     assert_eq!(unresolved.reference, image(wanted).image);
+}
+
+/// Returns an image with an engine and Terragrunt `version`.
+fn wrapped(engine: &str, version: &str) -> EngineImage {
+    let image = image(engine);
+    EngineImage {
+        wrapper: Some(Wrapper {
+            name: WrapperName::Terragrunt,
+            version: version.to_owned(),
+        }),
+        image: format!("{}-terragrunt-{version}", image.image),
+        ..image
+    }
+}
+
+#[rstest]
+#[case::the_newest(json!({"wrapper": "terragrunt"}), Ok("terraform 1.11.4 with terragrunt 1.0.10"))]
+#[case::by_wrapper_version(
+    json!({"wrapper": "terragrunt", "wrapperVersion": "1.0.2"}), Ok("terraform 1.11.4 with terragrunt 1.0.2"))]
+#[case::by_both_versions(
+    json!({"version": "1.9", "wrapper": "terragrunt", "wrapperVersion": "1.0"}), Ok("terraform 1.9.8 with terragrunt 1.0.2"))]
+#[case::without_wrapper(json!({"version": "1.11"}), Ok("terraform 1.11.4"))]
+#[case::another_engine(json!({"name": "opentofu", "wrapper": "terragrunt"}), Err("does not have opentofu with terragrunt;"))]
+#[case::unknown_version(
+    json!({"wrapper": "terragrunt", "wrapperVersion": "0.9"}), Err("available: terraform 1.11.4 with terragrunt 1.0.10"))]
+fn catalogue_resolves_requested_wrapper(
+    #[case] requested: Value,
+    #[case] expected: Result<&str, &str>,
+) {
+    let mut settings = with_catalogue();
+    settings.engines.extend([
+        wrapped("terraform 1.11.4", "1.0.2"),
+        wrapped("terraform 1.11.4", "1.0.10"),
+        wrapped("terraform 1.9.8", "1.0.2"),
+    ]);
+    let selected = base_image(&of(requested), &settings, None);
+    match (selected, expected) {
+        (Ok(image), Ok(expected)) => {
+            let reference = image.unwrap_err().reference;
+            let mut entries = settings.engines.iter();
+            let entry = entries.find(|entry| entry.image == reference).unwrap();
+            assert_eq!(entry.to_string(), expected);
+        }
+        (Err(failure), Err(part)) => {
+            assert!(failure.message.contains(part), "{}", failure.message);
+        }
+        (selected, expected) => panic!("{selected:?}, not {expected:?}"),
+    }
+}
+
+#[test]
+fn wrapper_alone_selects_the_engine_that_the_catalogue_has() {
+    let tf = of(json!({"wrapper": "terragrunt"}));
+    let mut settings = with_catalogue();
+    settings.engines.push(wrapped("opentofu 1.12.6", "1.0.2"));
+    let image = base_image(&tf, &settings, None).unwrap().unwrap_err();
+    assert_eq!(
+        image.requested.as_deref(),
+        Some("an engine with terragrunt")
+    );
+    assert_eq!(image.engine.unwrap().to_string(), "opentofu 1.12.6");
+}
+
+#[test]
+fn change_of_wrapper_builds_and_runs_again() {
+    let mut world = world(json!({"version": "1.11.4"}));
+    assert!(world.is_ready(), "{:?}", world.status());
+    world
+        .settings
+        .engines
+        .push(wrapped("terraform 1.11.4", "1.0.2"));
+    world
+        .edit(|tf| tf.with("/engine/wrapper", "terragrunt"))
+        .settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!((world.builds.len(), world.run_number()), (2, 2));
+    let base = world.status().image.unwrap().base;
+    assert!(base.contains("terragrunt"), "{base}");
+}
+
+#[test]
+fn wrapper_with_scripts_stalls() {
+    let tf =
+        of(json!({"wrapper": "terragrunt"})).with("/scripts", json!({"init": {"inline": "true"}}));
+    let mut world = World::with(tf);
+    world.settings = with_catalogue();
+    world.settle();
+    let found = (world.reason(), world.is_stalled(), world.jobs.len());
+    assert_eq!(found, ("WrapperUnsupported".to_owned(), true, 0));
 }
 
 #[test]

@@ -206,6 +206,7 @@ fn engine_and_architecture_of_a_backup_are_kept() {
     left_behind.history.architecture = Some(Architecture::Arm64);
     world.settings.engines = vec![EngineImage {
         engine: engine("1.9.8"),
+        wrapper: None,
         image: "registry.test/terraform:1.9.8".to_owned(),
     }];
     world.edit(|tf| tf.with("/engine", json!({"version": "1.9.8"})));

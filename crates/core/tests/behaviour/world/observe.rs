@@ -505,7 +505,12 @@ impl World {
         });
         let engine = spec.engine.as_ref();
         let refresh = engine.is_none_or(|engine| engine.refresh);
-        let engine = engine.and_then(|engine| Some((engine.requested()?, &engine.version)));
+        let engine = engine
+            .map(|engine| {
+                let wrapper = (engine.wrapper, &engine.wrapper_version);
+                (engine.requested(), &engine.version, wrapper)
+            })
+            .filter(|(name, _, (wrapper, _))| name.is_some() || wrapper.is_some());
         let base = &spec.container_registry.base_image;
         let runner = spec.runner.as_ref();
         let account = runner.and_then(|runner| runner.service_account_name.as_ref());
