@@ -188,6 +188,7 @@ impl GitCache {
             include: &question.spec.includes()?,
             var_files: question.spec.valid_var_files()?,
             submodules: question.spec.submodules,
+            wrapper: question.spec.wrapper,
             allows: question.allows,
         };
         let commit = self.fetched(question, revision).await?;

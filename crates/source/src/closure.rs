@@ -4,10 +4,14 @@
 //! Each folder of the closure is included completely, since a module may read any file in the folder (`file("${path.module}/templates/x")`), and with
 //! the targets of its symbolic links. Files that git or an engine creates, for example `.terraform`, are excluded (see `select`).
 
+mod config_file;
 mod select;
+mod terragrunt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use alustan_api::WrapperName;
 
 use crate::{
     error::Error,
@@ -18,6 +22,8 @@ use crate::{
     repopath,
     tree::{Entry, Kind, Steps, Target, Tree, Unresolvable},
 };
+
+use config_file::ConfigFile;
 
 /// Maximum number of modules.
 const MODULES: usize = 2_000;
@@ -38,6 +44,8 @@ pub(crate) struct FileRequest {
     pub(crate) module: String,
     /// Whether the engine may ignore module calls in the file: another file may replace the blocks, or only one of the engines reads the file.
     replaceable: bool,
+    /// The configuration of Terragrunt in the file, if it is such a file.
+    config: Option<ConfigFile>,
 }
 
 /// Closure of a module (the files that the module needs) during its computation.
@@ -52,6 +60,11 @@ pub(crate) struct Closure {
     modules: BTreeSet<String>,
     /// Modules whose configuration files have not been requested.
     unread: Vec<String>,
+    /// Configuration files of Terragrunt, and those of them that have not been requested.
+    configs: BTreeSet<ConfigFile>,
+    unread_configs: Vec<ConfigFile>,
+    /// Folders of the modules that the configuration of Terragrunt in the root module names.
+    sources: BTreeSet<String>,
     /// Number of configuration files requested so far. `bytes` is the total size of these files, in bytes.
     files: usize,
     bytes: u64,
@@ -106,6 +119,9 @@ impl Closure {
             root: String::new(),
             modules: BTreeSet::new(),
             unread: Vec::new(),
+            configs: BTreeSet::new(),
+            unread_configs: Vec::new(),
+            sources: BTreeSet::new(),
             files: 0,
             bytes: 0,
             folders: BTreeSet::new(),
@@ -118,12 +134,21 @@ impl Closure {
         }
     }
 
-    /// Adds the root module at `root` and the additional paths in `include`.
-    pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
+    /// Adds the root module at `root` and the additional paths in `include`. With `wrapper`, follows the configuration of the wrapper.
+    pub(crate) fn start(
+        &mut self,
+        root: &str,
+        include: &[String],
+        wrapper: Option<WrapperName>,
+    ) -> Result<(), Error> {
         match self.enter(root)? {
             Target::Folder(folder) => {
                 self.root.clone_from(&folder);
                 self.add_module(folder);
+                match wrapper {
+                    Some(WrapperName::Terragrunt) => self.add_root_unit(),
+                    None => {}
+                }
             }
             Target::File(_) => return Err(invalid_path(root, "is a file")),
             Target::Submodule(submodule) => {
@@ -149,6 +174,18 @@ impl Closure {
     /// Returns the files to read next; none if the closure is complete.
     pub(crate) fn files_to_read(&mut self) -> Vec<FileRequest> {
         let mut requests = Vec::new();
+        for config in std::mem::take(&mut self.unread_configs) {
+            let request = |object| FileRequest {
+                path: config.path.clone(),
+                object,
+                module: config.unit.clone(),
+                replaceable: false,
+                config: Some(config.clone()),
+            };
+            if !self.request(&config.path, request, &mut requests) {
+                return requests;
+            }
+        }
         for module in std::mem::take(&mut self.unread) {
             let mut paths = self.tree.configuration(&module).to_vec();
             let replaceable = paths
@@ -158,34 +195,54 @@ impl Closure {
                 paths.extend(self.tests());
             }
             for path in paths {
-                let Some((object, size)) = self.content(&path) else {
-                    continue;
-                };
-                if self.files == FILES {
-                    self.take_whole(&path, "too many configuration files");
-                    return requests;
-                }
-                self.files += 1;
-                if self.bytes + size > Self::BYTES {
-                    self.take_whole(&path, "too much configuration");
-                    continue;
-                }
-                self.bytes += size;
-                requests.push(FileRequest {
+                let request = |object| FileRequest {
                     replaceable: replaceable || module::is_test(&path),
-                    path,
+                    path: path.clone(),
                     object,
                     module: module.clone(),
-                });
+                    config: None,
+                };
+                if !self.request(&path, request, &mut requests) {
+                    return requests;
+                }
             }
         }
         requests
     }
 
+    /// Adds the request for the file `path` to `requests`, if the file exists. Extends the closure to the whole repository if a limit is
+    /// exceeded. Returns whether more files may be requested.
+    fn request(
+        &mut self,
+        path: &str,
+        request: impl FnOnce(String) -> FileRequest,
+        requests: &mut Vec<FileRequest>,
+    ) -> bool {
+        let Some((object, size)) = self.content(path) else {
+            return true;
+        };
+        if self.files == FILES {
+            self.take_whole(path, "too many configuration files");
+            return false;
+        }
+        self.files += 1;
+        if self.bytes + size > Self::BYTES {
+            self.take_whole(path, "too much configuration");
+        } else {
+            self.bytes += size;
+            requests.push(request(object));
+        }
+        true
+    }
+
     /// Adds the facts (module calls and backend) of a requested file.
     pub(crate) fn supply(&mut self, file: &FileRequest, facts: &Facts) -> Result<(), Error> {
         let replaces = self.backend.is_none() || module::is_override(&file.path);
-        if file.module == self.root && facts.backend.is_some() && replaces {
+        let is_root = match &file.config {
+            Some(config) => config.is_root,
+            None => file.module == self.root || self.sources.contains(&file.module),
+        };
+        if is_root && facts.backend.is_some() && replaces {
             self.backend.clone_from(&facts.backend);
         }
         if let Some(Unclear { line, why }) = &facts.unclear {
@@ -198,6 +255,9 @@ impl Closure {
                 module: call.module.clone(),
                 source_path: source.clone(),
             });
+        }
+        if let Some(config) = &file.config {
+            self.supply_config(file, config, facts);
         }
         for (source, call) in &facts.calls {
             match self.follow_call(file, source, call) {
@@ -222,6 +282,11 @@ impl Closure {
             })
             .cloned()
             .collect()
+    }
+
+    /// Returns the folders of the modules that the configuration of the wrapper in the root module names.
+    pub(crate) fn into_sources(self) -> BTreeSet<String> {
+        self.sources
     }
 
     /// Returns the folders of all modules, including the root module.

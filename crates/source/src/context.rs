@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use alustan_api::WrapperName;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
@@ -27,6 +28,8 @@ pub struct ContextSpec {
     pub var_files: Vec<String>,
     /// Whether to fetch git submodules.
     pub submodules: bool,
+    /// Wrapper whose configuration determines further files.
+    pub wrapper: Option<WrapperName>,
 }
 
 impl ContextSpec {

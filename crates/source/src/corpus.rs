@@ -1,10 +1,13 @@
-//! Computes the closures of modules in a folder on disk. `cargo xtask corpus` compares them with the module calls that the engine finds.
+//! Computes the closures of modules in a folder on disk. `cargo xtask corpus` compares them with the module calls that the engine finds, and the
+//! runner finds the modules of a wrapper.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use alustan_api::WrapperName;
 
 use crate::{
     closure::{Closure, ContextLimits},
@@ -89,7 +92,7 @@ impl Repository {
     /// [`Error`] if the closure refuses the module, or if a file cannot be read.
     pub fn local_modules(&self, root: &str) -> Result<LocalModules, Error> {
         let mut closure = Closure::new(self.tree.clone(), "corpus", false);
-        closure.start(root, &[])?;
+        closure.start(root, &[], None)?;
         let mut locations = BTreeMap::new();
         loop {
             let requests = closure.files_to_read();
@@ -117,6 +120,31 @@ impl Repository {
             calls: calls.collect(),
             whole: closure.finish(UNLIMITED)?.whole,
         })
+    }
+
+    /// Returns the folders of the local modules that the configuration of `wrapper` in the folder `root` names.
+    ///
+    /// # Errors
+    /// [`Error`] if the folder does not exist.
+    pub fn wrapped_modules(
+        &self,
+        root: &str,
+        wrapper: WrapperName,
+    ) -> Result<BTreeSet<String>, Error> {
+        let mut closure = Closure::new(self.tree.clone(), "context", false);
+        closure.start(root, &[], Some(wrapper))?;
+        loop {
+            let requests = closure.files_to_read();
+            if requests.is_empty() {
+                return Ok(closure.into_sources());
+            }
+            for file in requests {
+                let text = std::fs::read(self.folder.join(&file.path)).unwrap_or_default();
+                let facts = module::read(&file.path, &text);
+                // The engine reports a module that does not exist.
+                let _ = closure.supply(&file, &facts);
+            }
+        }
     }
 
     /// Returns the folder to which `source` leads from the folder `module`; `None` if there is no such folder.

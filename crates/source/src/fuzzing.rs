@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use alustan_api::WrapperName;
+
 use crate::{
     closure::{Closure, ContextLimits},
     error::Error,
@@ -13,7 +15,7 @@ use crate::{
 const AROUND: &str =
     "100644 blob b 1\tb/main.tf\x00120000 blob l 1\tlink\x00160000 commit s -\tsub\0";
 
-/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`) of a module in folder `a`, and follows its module calls. Returns the number of files that
+/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`, `terragrunt.hcl`) of a module in folder `a`, and follows its module calls. Returns the number of files that
 /// the module needs.
 ///
 /// # Errors
@@ -23,7 +25,7 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
     let mut tree = Tree::read(listing.as_bytes()).unwrap_or_default();
     tree.set_link("link".to_owned(), "b".to_owned());
     let mut closure = Closure::new(Arc::new(tree), "c0ffee", true);
-    closure.start("a", &["b".to_owned()])?;
+    closure.start("a", &["b".to_owned()], Some(WrapperName::Terragrunt))?;
     loop {
         let requests = closure.files_to_read();
         if requests.is_empty() {

@@ -3,6 +3,8 @@
 pub(crate) mod facts;
 mod hcl;
 mod json;
+mod terragrunt;
+pub(crate) mod terragrunt_paths;
 
 use alustan_api::EngineName;
 
@@ -57,16 +59,33 @@ pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {
         return facts;
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if is_json(path) {
-        json::read(text)
-    } else {
-        hcl::read(text)
+    match Syntax::of(path) {
+        Syntax::Json => json::read(text),
+        Syntax::Native => hcl::read(text),
+        Syntax::Terragrunt => terragrunt::read(text),
     }
 }
 
-/// Whether a configuration file has the JSON syntax.
-pub(crate) fn is_json(path: &str) -> bool {
-    path.strip_suffix(".json").is_some()
+/// Syntax and meaning of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Syntax {
+    /// Configuration of an engine, in its JSON syntax.
+    Json,
+    /// Configuration of an engine, in its native syntax.
+    Native,
+    /// Configuration of Terragrunt.
+    Terragrunt,
+}
+
+impl Syntax {
+    /// Returns the syntax of the configuration file `path`.
+    pub(crate) fn of(path: &str) -> Self {
+        match path.rsplit_once('.') {
+            Some((_, "json")) => Self::Json,
+            Some((_, "hcl")) if !is_test(path) => Self::Terragrunt,
+            _ => Self::Native,
+        }
+    }
 }
 
 #[cfg(test)]

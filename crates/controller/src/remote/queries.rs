@@ -65,6 +65,7 @@ impl Repository {
             include,
             var_files: tf.spec.var_files.clone(),
             submodules: repo.submodules,
+            wrapper: tf.spec.wrapper(),
         };
         let secrets = hash::plain(&(
             credentials.fingerprint(b"question"),
@@ -99,15 +100,16 @@ impl Repository {
     }
 
     /// Returns a text that identifies the module, independent of the commit: repository, reference, credentials, path,
-    /// included files and variable files.
+    /// included files, variable files and wrapper.
     pub(crate) fn module_identity(&self) -> String {
         format!(
-            "{} {:?} {:?} {:?} {}",
+            "{} {:?} {:?} {:?} {} {:?}",
             self.revision_query(),
             self.spec.path,
             self.spec.include,
             self.spec.var_files,
-            self.spec.submodules
+            self.spec.submodules,
+            self.spec.wrapper
         )
     }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::{io, ops::Range, path::Path, sync::Arc};
 
+use alustan_api::WrapperName;
+
 use super::{commits::Snapshot, facts::KnownFacts, options::CacheOptions, size::Size};
 use crate::{
     closure::{Closure, ContextLimits, FileRequest, Selection},
@@ -57,6 +59,8 @@ pub(super) struct WantedModule<'a> {
     pub(super) var_files: &'a [String],
     /// Whether to fetch submodules (`gitRepo.submodules`).
     pub(super) submodules: bool,
+    /// Wrapper whose configuration determines further files (`engine.wrapper`).
+    pub(super) wrapper: Option<WrapperName>,
     /// Returns whether submodules may be fetched from a repository.
     pub(super) allows: Allows<'a>,
 }
@@ -114,6 +118,7 @@ impl RepositoryCall<'_> {
         let (path, include) = (module.path.to_owned(), module.include.to_vec());
         let var_files = module.var_files.to_vec();
         let (tree, submodules) = (tree.clone(), module.submodules);
+        let wrapper = module.wrapper;
         let limits = ContextLimits {
             files: self.options.context_files,
             folders: self.options.context_folders,
@@ -121,7 +126,7 @@ impl RepositoryCall<'_> {
         };
         let started = move || {
             let mut closure = Closure::new(tree, &commit, submodules);
-            closure.start(&path, &include)?;
+            closure.start(&path, &include, wrapper)?;
             var_files
                 .iter()
                 .try_for_each(|file| closure.add_var_file(file))?;

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::module::{self, facts::Facts};
+use crate::module::{self, Syntax, facts::Facts};
 
 /// Maximum size of all cached facts, in bytes. If new facts would exceed the maximum, the cache is emptied first.
 const BYTES: usize = 16 << 20;
@@ -22,8 +22,8 @@ struct CachedFacts {
     bytes: usize,
 }
 
-/// Object id of the file content, and whether the file has the JSON syntax.
-type Key = (String, bool);
+/// Object id of the file content, and the syntax of the file.
+type Key = (String, Syntax);
 
 impl KnownFacts {
     /// Returns the cached facts of the file `path`. `object` is the object id of its content.
@@ -45,7 +45,8 @@ impl KnownFacts {
                     .map(|(source, call)| (source, call)),
             )
             .map(|(source, call)| source.len() + call.module.len() + ENTRY);
-        let bytes = ENTRY + object.len() + texts.sum::<usize>();
+        let paths = facts.terragrunt.size();
+        let bytes = ENTRY + object.len() + texts.sum::<usize>() + paths;
         let mut known = self.0.lock();
         if known.bytes + bytes > BYTES {
             *known = CachedFacts::default();
@@ -62,7 +63,7 @@ impl KnownFacts {
 }
 
 fn key(path: &str, object: &str) -> Key {
-    (object.to_owned(), module::is_json(path))
+    (object.to_owned(), Syntax::of(path))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn close_with(
         .collect();
     let include: Vec<String> = include.iter().map(|path| (*path).to_owned()).collect();
     let mut closure = Closure::new(Arc::new(tree.clone()), "c0ffee", submodules);
-    closure.start(root, &include)?;
+    closure.start(root, &include, None)?;
     loop {
         let requests = closure.files_to_read();
         if requests.is_empty() {
@@ -50,7 +50,7 @@ fn close_with(
 /// Returns the closure of the root module in folder `root`, with the variable file at `path`.
 fn close_with_var_file(tree: &Tree, root: &str, path: &str) -> Result<Selection, Error> {
     let mut closure = Closure::new(Arc::new(tree.clone()), "c0ffee", false);
-    closure.start(root, &[])?;
+    closure.start(root, &[], None)?;
     closure.add_var_file(path)?;
     while !closure.files_to_read().is_empty() {}
     closure.finish(LIMITS)
@@ -246,7 +246,7 @@ fn replaceable_call_may_have_no_folder(
     #[case] other: &str,
     #[case] expected: &str,
 ) {
-    let missing = if module::is_json(caller) {
+    let missing = if module::Syntax::of(caller) == module::Syntax::Json {
         r#"{"module": {"m": {"source": "./missing"}}}"#.to_owned()
     } else {
         call("./missing")
@@ -792,3 +792,5 @@ proptest! {
         }
     }
 }
+
+mod terragrunt;

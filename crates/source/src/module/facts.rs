@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::terragrunt_paths::Paths;
+
 /// Maximum number of distinct local module sources in one configuration file.
 pub(super) const SOURCES: usize = 2_000;
 /// Maximum length of a path, in bytes (`PATH_MAX` of Linux).
@@ -23,6 +25,8 @@ pub(crate) struct Facts {
     pub(crate) backend: Option<String>,
     /// First part of the file whose module calls cannot be determined. If there is such a part, `calls` and `backend` may be incomplete.
     pub(crate) unclear: Option<Unclear>,
+    /// Paths in a configuration file of Terragrunt.
+    pub(crate) terragrunt: Paths,
 }
 
 /// First call of a module.

@@ -11,19 +11,95 @@ const DEPTH: usize = 1_000;
 
 /// Reads facts (module calls and backend) up to the end of the text, or up to the first part that cannot be scanned.
 pub(super) fn read(text: &str) -> Facts {
+    let mut modules = Modules::default();
+    if let Err((line, why)) = scan(text, &mut modules) {
+        modules.facts.unclear(line, why);
+    }
+    modules.facts
+}
+
+/// Reader of the parts of a file that the scanner finds.
+pub(super) trait Visitor<'t> {
+    /// Reads the header of a block, without its nested blocks and attributes.
+    fn open(&mut self, name: &'t str, label: &'t str, line: usize);
+    /// Reads an attribute of the last open block, or of the file. `expression`: its value, without the blanks and comments around it.
+    fn attribute(&mut self, name: &'t str, expression: &'t str, line: usize);
+    /// Reads a call of the function `name` in an expression or a template. `rest`: the text from the first argument to the end of the file.
+    fn call(&mut self, _name: &'t str, _rest: &'t str, _line: usize) {}
+    /// Reads the end of the last open block.
+    fn close(&mut self);
+}
+
+/// Scans `text` up to its end.
+///
+/// # Errors
+/// Line and reason of the first part that cannot be scanned.
+pub(super) fn scan<'t>(
+    text: &'t str,
+    visitor: &mut impl Visitor<'t>,
+) -> Result<(), (usize, &'static str)> {
     let mut scanner = Scanner {
         text,
         at: 0,
         line: 1,
         counted: 0,
-        blocks: Vec::new(),
-        facts: Facts::default(),
+        depth: 0,
+        visitor,
     };
-    if let Err(why) = scanner.body() {
-        let line = scanner.line();
-        scanner.facts.unclear(line, why);
+    scanner.body().map_err(|why| (scanner.line(), why))
+}
+
+/// Reads the local modules and the backend of a configuration file.
+#[derive(Default)]
+struct Modules<'t> {
+    /// Open blocks, the outermost first.
+    blocks: Vec<Block<'t>>,
+    facts: Facts,
+}
+
+impl<'t> Visitor<'t> for Modules<'t> {
+    fn open(&mut self, name: &'t str, label: &'t str, line: usize) {
+        let module = |name| Block::Module {
+            name,
+            line,
+            source: None,
+        };
+        let block = match (self.blocks.as_slice(), name) {
+            ([], "module" | "mock_provider") => module(label),
+            ([], "run") => Block::Run(label),
+            ([Block::Run(run)], "module") => module(run),
+            ([], "terraform") => Block::Terraform,
+            ([Block::Terraform], "backend") => {
+                self.facts.backend(label);
+                Block::Other
+            }
+            ([Block::Terraform], "cloud") => {
+                self.facts.backend("cloud");
+                Block::Other
+            }
+            _ => Block::Other,
+        };
+        self.blocks.push(block);
     }
-    scanner.facts
+
+    fn attribute(&mut self, name: &'t str, expression: &'t str, _: usize) {
+        if let Some(Block::Module { source, .. }) = self.blocks.last_mut()
+            && name == "source"
+        {
+            *source = Some(literal(expression).map_or(Source::Expression, Source::Literal));
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(Block::Module { name, line, source }) = self.blocks.pop() {
+            match source {
+                Some(Source::Literal(source)) => self.facts.call(name, source, line),
+                Some(Source::Expression) => self.facts.unclear(line, COMPUTED),
+                // A missing `source` is not an error here: the engine reports it.
+                None => {}
+            }
+        }
+    }
 }
 
 /// An open block.
@@ -56,27 +132,27 @@ enum Part<'t> {
     Heredoc(&'t str),
 }
 
-struct Scanner<'t> {
+struct Scanner<'t, 'v, V> {
     text: &'t str,
     /// Position of the next byte.
     at: usize,
     /// Line of the position `counted`, from 1.
     line: usize,
     counted: usize,
-    /// Open blocks, the outermost first.
-    blocks: Vec<Block<'t>>,
-    facts: Facts,
+    /// Number of open blocks.
+    depth: usize,
+    visitor: &'v mut V,
 }
 
 type Scanned<T = ()> = Result<T, &'static str>;
 
-impl<'t> Scanner<'t> {
+impl<'t, V: Visitor<'t>> Scanner<'t, '_, V> {
     fn body(&mut self) -> Scanned {
         loop {
             self.skip_blank_lines()?;
             let start = self.at;
             match self.peek() {
-                None if self.blocks.is_empty() => return Ok(()),
+                None if self.depth == 0 => return Ok(()),
                 None => return Err("the last block is not closed"),
                 Some(b'}') => {
                     self.at += 1;
@@ -91,26 +167,18 @@ impl<'t> Scanner<'t> {
             }
             self.skip_spaces()?;
             if self.peek() == Some(b'=') {
+                let line = self.line_of(start);
                 self.at += 1;
-                self.attribute(name)?;
+                let expression = self.expression()?;
+                self.visitor.attribute(name, expression, line);
             } else {
                 self.header(name, start)?;
             }
         }
     }
 
-    fn attribute(&mut self, name: &str) -> Scanned {
-        let expression = self.expression()?;
-        if let Some(Block::Module { source, .. }) = self.blocks.last_mut()
-            && name == "source"
-        {
-            *source = Some(literal(expression).map_or(Source::Expression, Source::Literal));
-        }
-        Ok(())
-    }
-
     /// Reads the labels and the `{` of a block. The block type `name` is at position `start`.
-    fn header(&mut self, name: &str, start: usize) -> Scanned {
+    fn header(&mut self, name: &'t str, start: usize) -> Scanned {
         let mut label = None;
         loop {
             self.skip_spaces()?;
@@ -123,51 +191,19 @@ impl<'t> Scanner<'t> {
             label = label.or(Some(text));
         }
         self.at += 1;
-        let label = label.unwrap_or_default();
-        let block = match (self.blocks.as_slice(), name) {
-            ([], "module" | "mock_provider") => self.module(label, start),
-            ([], "run") => Block::Run(label),
-            ([Block::Run(run)], "module") => self.module(run, start),
-            ([], "terraform") => Block::Terraform,
-            ([Block::Terraform], "backend") => {
-                self.facts.backend(label);
-                Block::Other
-            }
-            ([Block::Terraform], "cloud") => {
-                self.facts.backend("cloud");
-                Block::Other
-            }
-            _ => Block::Other,
-        };
-        if self.blocks.len() == DEPTH {
+        if self.depth == DEPTH {
             return Err("too many nested blocks");
         }
-        self.blocks.push(block);
+        self.depth += 1;
+        let line = self.line_of(start);
+        self.visitor.open(name, label.unwrap_or_default(), line);
         Ok(())
     }
 
-    fn module(&mut self, name: &'t str, start: usize) -> Block<'t> {
-        Block::Module {
-            name,
-            line: self.line_of(start),
-            source: None,
-        }
-    }
-
     fn close(&mut self) -> Scanned {
-        match self.blocks.pop() {
-            None => Err("`}` without a block"),
-            Some(Block::Module { name, line, source }) => {
-                match source {
-                    Some(Source::Literal(source)) => self.facts.call(name, source, line),
-                    Some(Source::Expression) => self.facts.unclear(line, COMPUTED),
-                    // A missing `source` is not an error here: the engine reports it.
-                    None => {}
-                }
-                Ok(())
-            }
-            Some(Block::Run(_) | Block::Terraform | Block::Other) => Ok(()),
-        }
+        self.depth = self.depth.checked_sub(1).ok_or("`}` without a block")?;
+        self.visitor.close();
+        Ok(())
     }
 
     /// Skips an expression and returns its text without the blanks and comments around it.
@@ -199,11 +235,23 @@ impl<'t> Scanner<'t> {
                             self.at += 1;
                             continue;
                         }
+                        Some(byte) if is_word(byte) => self.name(),
                         Some(byte) => self.token(byte, &mut open)?,
                     }
                 }
             }
             end = self.at;
+        }
+    }
+
+    /// Skips an identifier, a keyword or a number in an expression.
+    fn name(&mut self) {
+        let start = self.at;
+        let name = self.word();
+        if self.peek() == Some(b'(') {
+            let line = self.line_of(start);
+            let rest = self.text.get(self.at + 1..).unwrap_or_default();
+            self.visitor.call(name, rest, line);
         }
     }
 
@@ -374,7 +422,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-fn is_word(byte: u8) -> bool {
+pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | 0x80..)
 }
 
@@ -390,8 +438,15 @@ fn heredoc_start(rest: &str) -> Option<(&str, usize)> {
     (length > 0).then_some((word, rest.len() - body.len()))
 }
 
+/// Returns the lines of a heredoc; `None` for other expressions.
+pub(super) fn heredoc(expression: &str) -> Option<&str> {
+    let (word, start) = heredoc_start(expression.strip_prefix('<')?)?;
+    let body = expression.get(start + 1..)?;
+    body.trim_end().strip_suffix(word)
+}
+
 /// Returns the text of a quoted string. `None` for other expressions, and for strings with escapes or interpolations.
-fn literal(expression: &str) -> Option<&str> {
+pub(super) fn literal(expression: &str) -> Option<&str> {
     let text = expression.strip_prefix('"')?.strip_suffix('"')?;
     let plain = !text.contains(['"', '\\']) && !text.contains("${") && !text.contains("%{");
     plain.then_some(text)
