@@ -75,6 +75,13 @@ tool_key() {
 # tool_bin NAME: prints the folder with the binaries of a Go tool. `hack/tools/build NAME` creates it.
 tool_bin() { echo "$CACHE/tools/$(tool_key "$1")"; }
 
+# use_wrapper: adds the wrapper of the runner tests to PATH.
+use_wrapper() {
+  "$ROOT/hack/tools/build" terragrunt
+  PATH=$(tool_bin terragrunt):$PATH
+  export PATH
+}
+
 # use_engine: adds the engine of the runner tests to PATH: terraform if it is installed, otherwise OpenTofu.
 use_engine() {
   ! command -v terraform >/dev/null || return 0

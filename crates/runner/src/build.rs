@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,8 @@ use alustan_state::secrets::to_json;
 use crate::certificates;
 use crate::engine::cache::ProviderCache;
 use crate::engine::command::{Commands, Show, StopPolicy, Task};
-use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, read_cli_config};
+use crate::engine::wrapper::{WrapperProgram, local_modules};
+use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, lock_file, read_cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::file_system::module_directory;
 use crate::paths::{Paths, Vars};
@@ -200,7 +201,9 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
     );
     let tokens = RegistryTokens::read(vars);
     environment.extend(tokens.environment()?);
-    let initialised = initialise(paths, commands, environment, &request, &directory).await;
+    let modules = modules(&request, &folders.module, &directory);
+    let initialised =
+        initialise(paths, commands, environment, &request, &directory, &modules).await;
     // Processes that `init` started and that still run could change the files while the next steps check and copy the files.
     if !commands.processes.end_all(LAST_PROCESS).await {
         let message = "failed to kill the processes that init left behind";
@@ -208,14 +211,23 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
     }
     initialised.map_err(|failure| tokens.explain(failure))?;
     drop(access);
-    module_sources::check(&directory)?;
-    let providers = providers::Providers {
-        installed: directory.join(".terraform/providers"),
-        base: paths.base_providers.clone(),
-        target: folders.providers.clone(),
-        at_run_time: paths.providers.clone(),
-    };
-    providers.gather().map_err(unwritten)?;
+    for module in &modules {
+        module_sources::check(module)?;
+        let providers = providers::Providers {
+            installed: module.join(".terraform/providers"),
+            base: paths.base_providers.clone(),
+            target: folders.providers.clone(),
+            at_run_time: paths.providers.clone(),
+        };
+        providers.gather().map_err(unwritten)?;
+    }
+    for module in modules.iter().filter(|module| **module != directory) {
+        // The wrapper copies the module without the data folder.
+        let data = module.join(".terraform");
+        fs::remove_dir_all(data)
+            .or_else(ignore_missing)
+            .map_err(unwritten)?;
+    }
     finish::finish(&folders, &directory).map_err(unwritten)?;
     let marks: Vec<_> = credentials
         .marks()
@@ -223,6 +235,32 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
         .chain(tokens.marks())
         .collect();
     leak::check(&marks, LAYERS.iter().map(|layer| folders.source(layer)))
+}
+
+fn ignore_missing(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// Returns the folders in which `init` runs: `directory`, the folder of the module, or, with a wrapper, the local modules that its configuration
+/// names. `root`: folder of the context.
+fn modules(request: &ModuleRequest, root: &Path, directory: &Path) -> Vec<PathBuf> {
+    let named = request
+        .wrapper
+        .map(|wrapper| local_modules(wrapper, root, &request.path))
+        .unwrap_or_default();
+    match (request.wrapper, named.is_empty()) {
+        (Some(wrapper), false) => {
+            crate::log!(
+                "the configuration of {wrapper} names {} local modules",
+                named.len()
+            );
+            named
+        }
+        _ => vec![directory.to_owned()],
+    }
 }
 
 fn environment(paths: &Paths, vars: &Vars) -> io::Result<Vars> {
@@ -248,6 +286,7 @@ async fn initialise(
     mut environment: Vars,
     request: &ModuleRequest,
     directory: &Path,
+    modules: &[PathBuf],
 ) -> Result<(), Failure> {
     let search_path = environment
         .get("PATH")
@@ -258,6 +297,9 @@ async fn initialise(
             "the base image has no `terraform` in PATH",
         )
     })?;
+    if let Some(name) = request.wrapper {
+        WrapperProgram::needed(name, search_path)?;
+    }
     let local = paths.work.join("provider-cache");
     let cache = ProviderCache::open(&paths.cache, local, directory).await;
     // Without checksums in the dependency lock file, no package on the cache volume can be verified.
@@ -277,7 +319,11 @@ async fn initialise(
             environment.extend(empty_state::serve().await.map_err(unwritten)?);
         }
     }
-    run_init(commands, &engine, arguments, environment.clone(), directory).await?;
+    for module in modules {
+        copy_lock_file(directory, module).map_err(unwritten)?;
+        let (arguments, environment) = (arguments.clone(), environment.clone());
+        run_init(commands, &engine, arguments, environment, module).await?;
+    }
     if let Some(cache) = cache {
         cache.store().await;
     }
@@ -286,6 +332,15 @@ async fn initialise(
         Some(kind) => mark(directory, kind, &engine).map_err(unwritten),
         None => Ok(()),
     }
+}
+
+/// Copies the dependency lock file of `directory` to the folder `module`, as a wrapper does before each command.
+fn copy_lock_file(directory: &Path, module: &Path) -> io::Result<()> {
+    let file = directory.join(lock_file::FILE);
+    if module == directory || !file.is_file() {
+        return Ok(());
+    }
+    fs::copy(file, module.join(lock_file::FILE)).map(drop)
 }
 
 async fn run_init(

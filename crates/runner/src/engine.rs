@@ -7,6 +7,7 @@ pub mod lock_file;
 pub mod processes;
 pub mod script;
 pub mod signals;
+pub mod wrapper;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! Inputs of the steps of a build, from the environment variables of their containers.
 
-use alustan_api::Reason;
 use alustan_api::report::Failure;
+use alustan_api::{Reason, WrapperName};
 
 use crate::failure::module;
 use crate::paths::Vars;
@@ -43,6 +43,8 @@ pub(super) struct ModuleRequest {
     pub(super) path: String,
     /// Type of the backend with which `init` runs; `None` for `-backend=false`.
     pub(super) backend: Option<String>,
+    /// Wrapper whose configuration names the module.
+    pub(super) wrapper: Option<WrapperName>,
 }
 
 impl ModuleRequest {
@@ -52,6 +54,7 @@ impl ModuleRequest {
         Self {
             path: text("ALUSTAN_MODULE_PATH"),
             backend: Some(text("ALUSTAN_BACKEND_KIND")).filter(|kind| !kind.is_empty()),
+            wrapper: WrapperName::parse(&text("ALUSTAN_WRAPPER")),
         }
     }
 }

@@ -40,7 +40,7 @@ impl Session {
         result: Result<(), Failure>,
         findings: &mut Findings,
     ) -> Result<(), Failure> {
-        let file = self.directory.join(unsaved::FILE);
+        let file = self.engine_directory().join(unsaved::FILE);
         if !file.is_file() {
             return result;
         }

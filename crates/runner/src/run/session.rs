@@ -12,14 +12,14 @@ mod workspace;
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, StateLock};
-use alustan_api::{Reason, cli_config};
+use alustan_api::{EngineName, Reason, cli_config};
 use alustan_state::secrets::Secrets;
 
 use crate::certificates;
@@ -27,6 +27,7 @@ use crate::claim::{Claimed, EarlierEntries};
 use crate::engine::cache::ProviderCache;
 use crate::engine::command::Commands;
 use crate::engine::script::ScriptCommands;
+use crate::engine::wrapper::{WrapperProgram, local_modules};
 use crate::engine::{self, EngineProgram, environment, read_cli_config};
 use crate::failure::user;
 use crate::file_system::module_directory;
@@ -91,6 +92,9 @@ pub(crate) struct Session {
     /// Engine name and version that the build recorded in the image.
     pub(crate) prepared_engine: Option<alustan_api::Engine>,
     engine: EngineProgram,
+    wrapper: Option<WrapperProgram>,
+    /// Folder in which the wrapper runs the engine, if it differs from [`Self::directory`]. Known after `init`.
+    wrapped_directory: OnceLock<PathBuf>,
     environment: Vars,
     /// Environment of the engine without the variables of the backend and of the HTTP server for the managed state.
     bare_environment: Vars,
@@ -137,11 +141,14 @@ impl Session {
             let message = "the image has no `terraform` in PATH";
             user(Reason::EngineNotFound, message)
         })?;
+        let wrapper = inputs
+            .wrapper
+            .map(|name| WrapperProgram::needed(name, search_path));
+        let wrapper = wrapper.transpose()?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
-        let declared = declarations::read_declared(&directory, engine.kind);
-        let destroys = claimed.record.run.as_ref().is_some_and(|run| run.destroys);
-        let undeclared = undeclared(&inputs, &values, &declared, destroys)?;
+        let declared = declared_variables(&paths, &directory, &inputs, engine.kind);
+        let undeclared = undeclared_variables(&claimed.record, &inputs, &values, &declared)?;
         let server_vars = server
             .as_ref()
             .map(StateServer::environment)
@@ -172,6 +179,9 @@ impl Session {
         refuse_workspace(&inputs.backend, &environment)?;
         environment.extend(workspace(&inputs.backend));
         environment.extend(server_vars);
+        if let Some(wrapper) = &wrapper {
+            environment.extend(wrapper.environment(&engine, &paths));
+        }
         let mut script_environment =
             for_scripts(&environment, &paths, backend_config.as_deref(), &inputs);
         if scripts.any() {
@@ -193,6 +203,8 @@ impl Session {
             prepared_engine: engine::read_prepared_engine(&directory),
             directory,
             engine,
+            wrapper,
+            wrapped_directory: OnceLock::new(),
             environment,
             bare_environment,
             script_environment,
@@ -210,6 +222,11 @@ impl Session {
     /// Returns the time at which `init` and `plan` must have ended.
     pub(crate) fn plan_deadline(&self) -> Instant {
         self.started + Duration::from_secs(self.inputs.timeouts.plan)
+    }
+
+    /// Returns the folder in which the engine runs, with its data folder `.terraform`.
+    pub(crate) fn engine_directory(&self) -> &Path {
+        self.wrapped_directory.get().unwrap_or(&self.directory)
     }
 
     /// Whether the run is a destroy, or a plan of a destroy.
@@ -235,30 +252,51 @@ impl Session {
     }
 }
 
-/// Logs the variables that the module does not declare, and returns those of the resource.
+/// Returns the variables that the module in `directory` declares. With a wrapper, also those of the local modules that its configuration names.
+fn declared_variables(
+    paths: &Paths,
+    directory: &Path,
+    inputs: &RunInputs,
+    engine: EngineName,
+) -> BTreeMap<String, Declared> {
+    let modules = inputs.wrapper.map_or_else(Vec::new, |name| {
+        local_modules(name, &paths.module_copy(), &inputs.path)
+    });
+    std::iter::once(directory)
+        .chain(modules.iter().map(PathBuf::as_path))
+        .flat_map(|folder| declarations::read_declared(folder, engine))
+        .collect()
+}
+
+/// Returns the variables of the resource that are not in `declared`, and logs the names of all such `values`.
 ///
 /// # Errors
-/// If `spec.strictVariables` refuses them. Never for a destroy.
-fn undeclared(
+/// `spec.strictVariables` requires that the module declares all variables of the resource.
+fn undeclared_variables(
+    record: &RunRecord,
     inputs: &RunInputs,
     values: &Values,
     declared: &BTreeMap<String, Declared>,
-    destroys: bool,
 ) -> Result<Vec<Undeclared>, Failure> {
     let unknown = values.keys().filter(|name| !declared.contains_key(*name));
     let unknown: Vec<_> = unknown.map(String::as_str).collect();
-    if !unknown.is_empty() {
+    // The wrapper may download the module.
+    let is_remote = inputs.wrapper.is_some() && declared.is_empty();
+    if !unknown.is_empty() && !is_remote {
         log!(
-            "the module does not declare variable {}; undeclared variables are not passed to \
-             the engine",
+            "the module does not declare variable {}; undeclared variables are not passed to the \
+             engine",
             unknown.join(", ")
         );
     }
-    let has_scripts = inputs.scripts != ScriptTexts::default();
-    let undeclared = declarations::undeclared(&inputs.own_variables, declared, has_scripts);
+    let may_be_incomplete = inputs.scripts != ScriptTexts::default() || is_remote;
+    let undeclared = declarations::undeclared(&inputs.own_variables, declared, may_be_incomplete);
+    let destroys = record.run.as_ref().is_some_and(|run| run.destroys);
     if inputs.strict_variables && !destroys && !undeclared.is_empty() {
-        let message = declarations::advice(&undeclared);
-        return Err(user(Reason::VariableUndeclared, message));
+        return Err(user(
+            Reason::VariableUndeclared,
+            declarations::advice(&undeclared),
+        ));
     }
     Ok(undeclared)
 }

@@ -28,5 +28,6 @@ mod s3;
 mod scripts;
 mod state;
 mod state_migration;
+mod terragrunt;
 mod unsaved_state;
 mod world;

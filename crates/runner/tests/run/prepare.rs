@@ -41,16 +41,18 @@ pub(crate) fn pulled() -> ContextRequest {
     }
 }
 
-/// Arguments of `prepare`: path of the module, and type of the backend.
+/// Arguments of `prepare`: path of the module, type of the backend, and wrapper.
 pub(crate) struct Request {
     path: String,
     backend: String,
+    wrapper: &'static str,
 }
 
 pub(crate) fn request(path: &str, backend: Option<&str>) -> Request {
     Request {
         path: path.into(),
         backend: backend.unwrap_or_default().into(),
+        wrapper: "",
     }
 }
 
@@ -109,6 +111,7 @@ pub(crate) fn prepare(paths: &Paths, request: &Request) -> Command {
         .env("HOME", &paths.build)
         .env("ALUSTAN_MODULE_PATH", &request.path)
         .env("ALUSTAN_BACKEND_KIND", &request.backend)
+        .env("ALUSTAN_WRAPPER", request.wrapper)
         .env("ALUSTAN_BUILD_DIR", &paths.build)
         .env("ALUSTAN_WORK_DIR", &paths.work)
         .env("ALUSTAN_CACHE_DIR", &paths.cache)
@@ -199,6 +202,22 @@ fn fake_provider(mirror: &Path, name: &str, content: &str) {
     fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// Lets `init` find providers in the base image and in the folder `elsewhere`, which represents their registry.
+fn use_mirrors(world: &World) {
+    let mirror = |name: &str| {
+        format!(
+            "filesystem_mirror {{\n path = \"{}\"\n}}\n",
+            world.path(name).display()
+        )
+    };
+    let text = format!(
+        "provider_installation {{\n{}{}}}\n",
+        mirror("base"),
+        mirror("elsewhere")
+    );
+    fs::write(world.path("outside.tfrc"), text).unwrap();
+}
+
 const PROVIDERS: &str = r#"
 terraform {
   required_providers {
@@ -214,20 +233,7 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
     let world = World::new("");
     fake_provider(&world.path("base"), "inside", "inside");
     fake_provider(&world.path("elsewhere"), "outside", "outside");
-    let mirror = |name: &str| {
-        format!(
-            "filesystem_mirror {{ path = \"{}\" }}\n",
-            world.path(name).display()
-        )
-    };
-    let text = format!(
-        "provider_installation {{\n{}{}}}\n",
-        mirror("base"),
-        mirror("elsewhere")
-    )
-    .replace("{ path", "{\n path")
-    .replace("\" }", "\"\n }");
-    fs::write(world.path("outside.tfrc"), text).unwrap();
+    use_mirrors(&world);
     let files = [("main.tf", PROVIDERS), ("child/main.tf", PLAIN)];
     let trees = ["first", "second"].map(|build| {
         let paths = paths(&world, build);
@@ -258,6 +264,48 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
         tree
     });
     assert_eq!(trees[0], trees[1], "two builds of one content differ");
+}
+
+#[test]
+fn module_of_a_terragrunt_unit_is_initialised() {
+    let world = World::new("");
+    world.program("terragrunt", "#!/bin/sh\nexit 1\n");
+    fake_provider(&world.path("base"), "inside", "inside");
+    fake_provider(&world.path("elsewhere"), "outside", "outside");
+    use_mirrors(&world);
+    let unit = "terraform {\n  source = \"../modules//app\"\n}\n";
+    let module = "terraform {\n  required_providers {\n    outside = { source = \"registry.terraform.io/team/outside\" }\n  }\n}\n";
+    let files = [
+        ("live/terragrunt.hcl", unit),
+        ("modules/app/main.tf", module),
+    ];
+    let request = Request {
+        wrapper: "terragrunt",
+        ..request("live", None)
+    };
+    let paths = paths(&world, "build");
+    unpack_context(&paths, &Vars::new(), &pulled(), &context(&files)).unwrap();
+    let prepare_with = |search: &str| {
+        let mut command = prepare(&paths, &request);
+        command
+            .env("PATH", search)
+            .env("TF_CLI_CONFIG_FILE", world.path("outside.tfrc"));
+        failure_of(&mut command, &paths)
+    };
+    world.wrap_engine("");
+    let bin = world.path("bin").display().to_string();
+    fs::rename(world.path("bin/terragrunt"), world.path("terragrunt")).unwrap();
+    let missing = prepare_with(&bin).unwrap();
+    assert_eq!(missing.reason, "EngineNotFound", "{}", missing.message);
+    fs::rename(world.path("terragrunt"), world.path("bin/terragrunt")).unwrap();
+    assert_eq!(prepare_with(&bin), None);
+    let provider =
+        "registry.terraform.io/team/outside/1.0.0/linux_amd64/terraform-provider-outside_v1.0.0";
+    assert!(paths.build.join("src/providers").join(provider).is_file());
+    let module = paths.build.join("src/module");
+    assert!(!module.join("modules/app/.terraform").exists());
+    assert!(module.join("modules/app/.terraform.lock.hcl").is_file());
+    assert!(module.join("live/.terraform/engine.json").is_file());
 }
 
 /// Adds path, mode, modification time and content of `path` to `tree`. If `path` is a folder, also adds all files and folders below it.

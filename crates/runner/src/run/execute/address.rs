@@ -8,7 +8,7 @@ impl Session {
     pub(super) fn state_address(&self) -> Option<String> {
         match &self.inputs.backend.managed {
             Some(managed) => Some(self.secret_address(&managed.pointer)),
-            None => backend::address(&self.directory, &self.inputs.backend),
+            None => backend::address(self.engine_directory(), &self.inputs.backend),
         }
     }
 

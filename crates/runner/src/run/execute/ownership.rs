@@ -63,7 +63,9 @@ impl Session {
         &self,
         state: &mut StateOwnership,
     ) -> Result<(), Failure> {
-        if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
+        if state.head.is_some()
+            || self.server.is_some()
+            || !backend::has_resolved(self.engine_directory())
         {
             return Ok(());
         }
@@ -96,7 +98,7 @@ impl Session {
         let seen_here = known.is_some()
             && current_address.is_some()
             && self.claimed.state_address == current_address;
-        if seen_here || !backend::has_resolved(&self.directory) {
+        if seen_here || !backend::has_resolved(self.engine_directory()) {
             return Ok(None);
         }
         self.pull_if_possible().await
@@ -206,7 +208,7 @@ impl Session {
         } else {
             self.claimed.lineage.clone()
         };
-        let unsaved = self.directory.join(unsaved::FILE).is_file();
+        let unsaved = self.engine_directory().join(unsaved::FILE).is_file();
         if noted != Lineage::New || unsaved || self.was_refused() {
             return;
         }
@@ -228,7 +230,7 @@ impl Session {
             let version = server.store().version().await;
             return Some(version.map(head_of).unwrap_or_default());
         }
-        if !backend::has_resolved(&self.directory) {
+        if !backend::has_resolved(self.engine_directory()) {
             return None;
         }
         let pulled = self.pull().await;

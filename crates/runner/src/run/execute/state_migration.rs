@@ -153,7 +153,7 @@ impl Session {
         let backend = &self.inputs.backend;
         let is_configured = backend.managed.is_some() || backend.write_block;
         (!is_configured)
-            .then(|| backend::resolved(&self.directory))
+            .then(|| backend::resolved(self.engine_directory()))
             .flatten()
     }
 

@@ -116,8 +116,16 @@ impl Session {
         deadline: Instant,
         show: Show,
     ) -> Result<Finished, Failure> {
+        let (program, name, arguments) = match &self.wrapper {
+            Some(wrapper) => (
+                wrapper.program.clone(),
+                wrapper.name.as_str(),
+                wrapper.arguments(arguments),
+            ),
+            None => (self.engine.program.clone(), self.engine.name(), arguments),
+        };
         let task = Task {
-            program: self.engine.program.clone(),
+            program,
             arguments,
             directory: self.directory.clone(),
             environment,
@@ -128,7 +136,7 @@ impl Session {
         self.commands.run(task).await.map_err(|error| {
             module(
                 Reason::EngineNotStarted,
-                format!("failed to start {}: {error}", self.engine.name()),
+                format!("failed to start {name}: {error}"),
             )
         })
     }

@@ -12,6 +12,7 @@ use alustan_api::run::{Lineage, RunKind};
 use super::files::backend_argument;
 use super::{Session, workspace};
 use crate::engine::command::{Show, StopPolicy, Task};
+use crate::engine::wrapper::WrapperProgram;
 use crate::engine::{NO_COLOR, lock_file};
 use crate::failure::{RunStep, transient, user};
 use crate::log;
@@ -38,8 +39,14 @@ impl Session {
         }
         self.refuse_empty_module()?;
         self.bootstrap(deadline).await?;
-        if !backend::is_prepared(&self.directory, &self.inputs.backend) {
+        if self.wrapper.is_some() {
+            self.make_repository(deadline).await?;
+        }
+        if self.wrapper.is_some() || !backend::is_prepared(&self.directory, &self.inputs.backend) {
             self.run_init(deadline).await?;
+        }
+        if let Some(wrapper) = &self.wrapper {
+            self.find_engine_directory(wrapper, deadline).await;
         }
         self.trust_image();
         Ok(())
@@ -61,15 +68,15 @@ impl Session {
         }
     }
 
-    /// Whether the module has configuration files. With `scripts.apply`, also returns true for files of a wrapper such as `terragrunt.hcl`,
-    /// because the wrapper generates configuration files.
+    /// Whether the module has configuration files. With a wrapper or `scripts.apply`, also returns true for files of a wrapper such as
+    /// `terragrunt.hcl`, because the wrapper copies or generates configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
         let ours = [backend::BLOCK_FILE];
         if files::has_configuration(&self.directory, self.engine.kind, &ours)? {
             return Ok(true);
         }
-        let by_script = self.scripts.apply.is_some();
-        Ok(by_script && files::has_wrapper_configuration(&self.directory)?)
+        let is_wrapped = self.wrapper.is_some() || self.scripts.apply.is_some();
+        Ok(is_wrapped && files::has_wrapper_configuration(&self.directory)?)
     }
 
     /// Whether the module may lack configuration files, because scripts read the configuration from another location. True with
@@ -103,10 +110,59 @@ impl Session {
         )
     }
 
-    /// Removes the checksums of providers in the image from the dependency lock file. Keeps the checksums if scripts are configured: a
-    /// script may call `init`, which needs the original lock file.
+    /// Creates an empty git repository in the root of the context, where Terragrunt searches the root of the repository (`get_repo_root()`).
+    async fn make_repository(&self, deadline: Instant) -> Result<(), Failure> {
+        let directory = self.paths.module_copy();
+        if directory.join(".git").exists() {
+            return Ok(());
+        }
+        let task = Task {
+            program: "git".into(),
+            arguments: ["init", "--quiet"].map(Into::into).into(),
+            directory,
+            environment: self.environment.clone(),
+            stop_policy: StopPolicy::Quick,
+            deadline,
+            show: Show::Log,
+        };
+        let unmade = |why: String| {
+            let message =
+                format!("failed to create a git repository in the working directory: {why}");
+            transient(Reason::WorkspaceFailed, message)
+        };
+        let finished = self.commands.run(task).await;
+        let finished = finished.map_err(|error| unmade(error.to_string()))?;
+        match finished.code {
+            Some(0) => Ok(()),
+            _ => Err(unmade(finished.stderr)),
+        }
+    }
+
+    /// Records the folder in which `wrapper` runs the engine. If the wrapper does not print it, the folder of the module stays recorded.
+    async fn find_engine_directory(&self, wrapper: &WrapperProgram, deadline: Instant) {
+        let task = Task {
+            program: wrapper.program.clone(),
+            arguments: wrapper.info_arguments(),
+            directory: self.directory.clone(),
+            environment: self.environment.clone(),
+            stop_policy: StopPolicy::Quick,
+            deadline,
+            show: Show::Caller,
+        };
+        let finished = self.commands.run(task).await;
+        let found = finished
+            .ok()
+            .and_then(|finished| wrapper.working_directory(&finished.stdout));
+        match found {
+            Some(directory) => drop(self.wrapped_directory.set(directory)),
+            None => log!("{} printed no working directory", wrapper.name),
+        }
+    }
+
+    /// Removes the checksums of providers in the image from the dependency lock file. Keeps the checksums if scripts or a wrapper are
+    /// configured: they may call `init`, which needs the original lock file.
     fn trust_image(&self) {
-        if self.scripts.any() {
+        if self.scripts.any() || self.wrapper.is_some() {
             return;
         }
         if let Err(error) = lock_file::trust_image(&self.directory, &self.paths) {
@@ -164,7 +220,7 @@ impl Session {
 
     async fn run_init(&self, deadline: Instant) -> Result<(), Failure> {
         let mut arguments = vec!["init".into(), NO_COLOR.into(), "-input=false".into()];
-        if backend::has_resolved(&self.directory) {
+        if backend::has_resolved(self.engine_directory()) {
             arguments.push("-reconfigure".into());
         }
         arguments.extend(self.backend_config.as_deref().map(backend_argument));
