@@ -22,7 +22,7 @@ const INSTALLED: &str = ".terraform/providers";
 /// Removes the checksums from the lock file of the module in `directory`, if all providers of the module are in the image. Keeps the
 /// versions of the providers.
 pub fn trust_image(directory: &Path, paths: &Paths) -> io::Result<()> {
-    let file = directory.join(NAME);
+    let file = directory.join(FILE);
     if !file.is_file() || !all_in_image(&directory.join(INSTALLED), paths)? {
         return Ok(());
     }
@@ -84,7 +84,7 @@ provider "registry.terraform.io/hashicorp/null" {
         let link = directory.join(INSTALLED).join(package);
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         symlink(real, link).unwrap();
-        fs::write(directory.join(NAME), LOCKED).unwrap();
+        fs::write(directory.join(FILE), LOCKED).unwrap();
         let mut paths = Paths::from_vars(&Vars::new());
         paths.providers = root.join("providers");
         paths.base_providers = root.join("base");
@@ -95,7 +95,7 @@ provider "registry.terraform.io/hashicorp/null" {
         let root = tempfile::tempdir().unwrap();
         let (directory, paths) = module(root.path(), home);
         trust_image(&directory, &paths).unwrap();
-        fs::read_to_string(directory.join(NAME)).unwrap()
+        fs::read_to_string(directory.join(FILE)).unwrap()
     }
 
     #[test]
@@ -122,7 +122,7 @@ provider "registry.terraform.io/hashicorp/null" {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::from_vars(&Vars::new());
         trust_image(root.path(), &paths).unwrap();
-        assert!(!root.path().join(NAME).exists());
+        assert!(!root.path().join(FILE).exists());
         assert_eq!(without_checksums("provider {"), None);
     }
 }
