@@ -5,8 +5,9 @@ use super::super::fields::{Row, differs, has, lacks};
 const POD: &str = "not copied: images and containers have no option. `containerRegistry.baseImage` sets another base image";
 const ARGS: &str = "commands of the engine have fixed arguments; `scripts` replace commands";
 const VERSION: &str = "`engine.version` from the catalogue of the operator. A constraint such as `~> 1.3` is not copied";
-const TERRAGRUNT: &str = "a base image with terragrunt, and `scripts` that call it";
-const TERRAGRUNT_VERSION: &str = "the version is that of the base image";
+const TERRAGRUNT: &str = "not copied: `engine.wrapper: terragrunt`";
+const TERRAGRUNT_VERSION: &str =
+    "not copied: `engine.wrapperVersion`, from the catalogue of the operator";
 const HISTORY: &str = "the last three Jobs and the reports of the last runs are kept";
 
 /// Fields of a layer below `spec`.
