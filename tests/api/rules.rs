@@ -909,6 +909,7 @@ async fn invalid_object_names_are_refused() {
     for (field, key) in [
         ("/gitRepo/sshKeySecret", true),
         ("/gitRepo/credentialsSecret", false),
+        ("/gitRepo/githubApp/secretRef", false),
         ("/containerRegistry/secretRef", true),
         (script, true),
     ] {
@@ -1155,6 +1156,34 @@ async fn git_repo_reference_and_ca_bundle_are_validated() {
     ];
     let message = "at most one of branch, tag and commit may be set";
     refuses(&space, "/gitRepo", message, &bad.map(place)).await;
+    let app = |more: Value| {
+        let mut app = json!({"secretRef": {"name": "app"}});
+        app.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        app
+    };
+    let good = [json!({}), json!({"repositories": ["modules", "a.b_c-D"]})];
+    let good = good.map(|more| json!({"githubApp": app(more)}));
+    accepts(&space, "/gitRepo", &good.map(place)).await;
+    let both = json!({"githubApp": app(json!({})), "credentialsSecret": {"name": "login"}});
+    let message = "at most one of githubApp and credentialsSecret may be set";
+    refuses(&space, "/gitRepo", message, &[place(both)]).await;
+    let message = "githubApp requires a url that starts with https://";
+    let urls = ["http://127.0.0.1:1/team/infra", "git@127.0.0.1:team/infra"];
+    let bad = urls.map(|url| json!({"url": url, "githubApp": app(json!({}))}));
+    refuses(&space, "/gitRepo", message, &bad).await;
+    let many: Vec<String> = (0..51).map(|number| number.to_string()).collect();
+    for (names, message) in [
+        (json!(["team/modules"]), "must be names of repositories"),
+        (json!([""]), "must be names of repositories"),
+        (json!(many), "must have at most 50 items"),
+    ] {
+        let repo = place(json!({"githubApp": app(json!({ "repositories": names }))}));
+        let web = with(resource("web"), "/gitRepo", Some(repo));
+        let field = "/gitRepo/githubApp/repositories";
+        refuses_resource(&space, &web, field, message).await;
+    }
     let bad = ["", "c0ffee1", &commit[1..], "HEAD", &"g".repeat(40)].map(Value::from);
     refuses(&space, "/gitRepo/commit", "must be a full commit id", &bad).await;
     refuses(&space, "/gitRepo/tag", "must not be empty", &[json!("")]).await;

@@ -121,6 +121,7 @@ pub enum Reason {
     Interrupted,
     InvalidBackend,
     InvalidExpression,
+    InvalidGitHubApp,
     InvalidGitUrl,
     InvalidImageName,
     InvalidPath,

@@ -35,7 +35,7 @@ pub use approval::{Approval, ApprovalMode, ApprovalRule, EmptyingPolicy, RuleAct
 pub use backend::{BackendProvider, BackendSpec};
 pub use drift::{DriftDetection, DriftMode};
 pub use engine::EngineSpec;
-pub use git::GitRepo;
+pub use git::{GitHubApp, GitRepo};
 pub use limits::{Retry, Timeouts};
 pub use mode::Mode;
 pub use pod::{PodOptions, PodResources, PodVolume, PodVolumeMount};

@@ -22,9 +22,13 @@ impl TerraformSpec {
             .runner
             .iter()
             .flat_map(|runner| &runner.env_from_secrets);
+        let github_app = repository
+            .and_then(|repository| repository.github_app.as_ref())
+            .map(|app| &app.secret_ref);
         let secrets = repository
             .and_then(|repository| repository.credentials_secret.as_ref())
             .into_iter()
+            .chain(github_app)
             .chain(backend)
             .chain(environment);
         let registries = self.terraform_registries.iter();

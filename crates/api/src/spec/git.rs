@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::references::{KeyRef, NameRef};
 use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
 
+const REPOSITORY: &str = "self.all(name, name.matches('^[A-Za-z0-9._-]{1,100}$'))";
+const REPOSITORY_HELP: &str = "must be names of repositories without their owner, for example modules: at most 100 letters, digits and the characters . _ -";
 const COMMIT: &str = "self.matches('^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$')";
 const COMMIT_HELP: &str = "must be a full commit id of 40 or 64 hexadecimal digits, as printed by `git rev-parse`: git servers do not resolve abbreviated ids";
 
@@ -15,6 +17,8 @@ const COMMIT_HELP: &str = "must be a full commit id of 40 or 64 hexadecimal digi
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be set"))]
+#[x_kube(validation = Rule::new("!(has(self.githubApp) && has(self.credentialsSecret))").message("at most one of githubApp and credentialsSecret may be set"))]
+#[x_kube(validation = Rule::new("!has(self.githubApp) || self.url.startsWith('https://')").message("githubApp requires a url that starts with https://"))]
 pub struct GitRepo {
     /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder` is the
     /// folder of the module. On github.com and bitbucket.org, the path after `owner/repo` is also the folder. Example:
@@ -58,6 +62,10 @@ pub struct GitRepo {
     /// system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<NameRef>,
+    /// GitHub App whose installation has access to the repository. The operator creates tokens that expire after one hour, and uses them
+    /// instead of a password. Requires an https URL, and excludes `credentialsSecret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub github_app: Option<GitHubApp>,
     /// Certificate authorities in PEM format to trust in addition to those of the system. They apply to the repository and to modules that
     /// the build fetches with git by https. At most 65,536 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,10 +73,31 @@ pub struct GitRepo {
     pub ca_bundle: Option<String>,
 }
 
+/// GitHub App that provides the credentials of a repository.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
+#[serde(rename_all = "camelCase")]
+pub struct GitHubApp {
+    /// Secret with the keys `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey` (PEM, as downloaded from GitHub). The
+    /// optional key `githubAppBaseURL` is the URL of the API, on the host of the repository. Default of `githubAppBaseURL`:
+    /// `https://api.github.com` for github.com, else `https://HOST/api/v3`. The optional key `ca.crt` contains certificate authorities to
+    /// trust in addition to those of the system.
+    pub secret_ref: NameRef,
+    /// Names of other repositories that the tokens can read, for submodules and private modules. They must have the owner of the
+    /// repository in `url`, and the installation must have access to them. At most 50 names. Default: the tokens can only read the
+    /// repository in `url`. Example: `[terraform-modules]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 50, "items" = {"type": "string", "maxLength": 100}))]
+    #[x_kube(validation = Rule::new(REPOSITORY).message(REPOSITORY_HELP))]
+    pub repositories: Vec<String>,
+}
+
 impl GitRepo {
     /// Whether requests to the repository use credentials.
     pub fn has_credentials(&self) -> bool {
-        self.ssh_key_secret.is_some() || self.credentials_secret.is_some()
+        self.ssh_key_secret.is_some()
+            || self.credentials_secret.is_some()
+            || self.github_app.is_some()
     }
 }
 
