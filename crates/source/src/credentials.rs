@@ -14,6 +14,9 @@ pub struct Credentials {
     pub known_hosts: Option<String>,
     /// User name and password (or token) for HTTPS.
     pub https: Option<HttpsCredentials>,
+    /// Secret identity of the owner of user name and password, if the password is renewed: for example the key of a GitHub App. Replaces
+    /// user name and password in the fingerprint, so that a renewed password refers to the same cached repository.
+    pub identity: Option<SecretBytes>,
     /// PEM certificates of CAs to trust in addition to the system certificates.
     pub ca_bundle: Option<String>,
 }
@@ -34,7 +37,7 @@ impl Credentials {
         let mut hash = Sha256::new();
         feed(&mut hash, Some(salt));
         feed(&mut hash, self.ssh_key.as_ref().map(SecretBytes::expose));
-        let https = self.https.as_ref();
+        let https = self.https.as_ref().filter(|_| self.identity.is_none());
         feed(
             &mut hash,
             https.map(|https| https.username.expose().as_bytes()),
@@ -43,6 +46,9 @@ impl Credentials {
             &mut hash,
             https.map(|https| https.password.expose().as_bytes()),
         );
+        if let Some(identity) = &self.identity {
+            feed(&mut hash, Some(identity.expose()));
+        }
         hash.finalize().into()
     }
 }
@@ -85,5 +91,18 @@ mod tests {
             https("a", "b").fingerprint(salt),
             https("a", "b").fingerprint(b"other")
         );
+    }
+
+    #[test]
+    fn renewed_password_of_one_identity_shares_a_cache() {
+        let with_identity = |identity: &str, password: &str| Credentials {
+            identity: Some(SecretBytes::new(identity)),
+            ..https("x-access-token", password)
+        };
+        let salt = b"salt";
+        let first = with_identity("app", "one").fingerprint(salt);
+        assert_eq!(first, with_identity("app", "two").fingerprint(salt));
+        assert_ne!(first, with_identity("other", "one").fingerprint(salt));
+        assert_ne!(first, https("x-access-token", "one").fingerprint(salt));
     }
 }

@@ -80,7 +80,7 @@ impl RepositoryUrl {
     }
 
     /// Returns the path of the repository on its host, without leading and trailing slashes and without `.git`.
-    fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         let path = match self.remote.split_once("://") {
             Some((_, rest)) => rest.split_once('/'),
             None => self.remote.split_once(':'),

@@ -41,6 +41,7 @@ impl GitCredentials {
                 password: SecretString::new(password),
             }),
             ca_bundle: (!authorities.is_empty()).then(|| authorities.join("\n")),
+            identity: None,
         };
         let url = vars.get("ALUSTAN_GIT_URL").cloned();
         Self {

@@ -90,7 +90,8 @@ impl GitFailure {
             }
             Self::Authentication if http => {
                 "the repository is private or does not exist: check user name and token in the \
-                 Secret of `gitRepo.credentialsSecret`"
+                 Secret of `gitRepo.credentialsSecret`, or the permissions of the GitHub App of \
+                 `gitRepo.githubApp`"
             }
             Self::Authentication => {
                 "check that the key of `gitRepo.sshKeySecret` is a deploy key of the repository"
