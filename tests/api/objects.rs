@@ -160,6 +160,7 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
                 pull_secrets: &pull,
                 docker: Some(("regcred", ".dockerconfigjson")),
                 account: None,
+                token_secret: None,
                 pod: &run_pod,
             };
             run_job::job(tf, &parts, settings)
@@ -198,6 +199,7 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
             docker: Some(("regcred", ".dockerconfigjson")),
             pull_secret: Some("regcred"),
             build_secret: None,
+            token_secret: None,
             namespace_uid: "namespace-uid",
             cache: &CacheMount::Own,
             pod: &build_pod,

@@ -73,7 +73,8 @@ pub enum Component {
     Registry,
     /// Job that empties the directory of a resource in a shared cache volume, and its pod.
     EmptyCache,
-    /// Temporary Secret with the credentials of a build whose Job is not in the namespace of the resource.
+    /// Temporary Secret with the credentials of a build whose Job is not in the namespace of the resource, or with the token of a GitHub App for
+    /// a Job that executes `init`.
     Lent,
 }
 

@@ -186,6 +186,7 @@ impl Observer<'_> {
             plan,
             digest,
             artifact,
+            git_token: None,
             build,
             is_pruning_due: matches!(pruning, Some(PruningSeen::Due(_))),
         };

@@ -152,7 +152,7 @@ definitions! {
     SLOTS_USED = Gauge "alustan_run_places_used" [] "Slots in use";
     SLOTS = Gauge "alustan_run_places" [] "Number of slots: --max-concurrent-runs";
     GIT = Counter "alustan_git_requests_total" [
-        label("operation", "`resolve` (a reference to a commit), `fetch` (the files of a commit that the module needs); also for `spec.source`"),
+        label("operation", "`resolve` (a reference to a commit), `fetch` (the files of a commit that the module needs), `token` (of a GitHub App, for a build); the first two also for `spec.source`"),
         RESULT
     ] "Requests to repositories; a request that several resources share counts once";
     REGISTRY = Counter "alustan_registry_requests_total" [

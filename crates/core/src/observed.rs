@@ -85,7 +85,7 @@ pub struct Seen {
     pub refused: Option<Waiting>,
     /// Jobs of the current and earlier runs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
-    /// Build Secrets of this resource in other namespaces.
+    /// Build Secrets of this resource.
     pub build_secrets: Vec<BuildSecretSeen>,
     /// The `PersistentVolumeClaim` of the cache volume.
     pub cache: CacheSeen,
@@ -140,16 +140,16 @@ pub struct OwnJob {
     pub lingers: bool,
 }
 
-/// A build Secret: credentials copied to the namespace of a build.
+/// A build Secret: credentials for the pod of a build in another namespace, or a token of a GitHub App for the pod of a build or run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildSecretSeen {
-    /// Namespace of the build.
+    /// Namespace of the build or run.
     pub namespace: String,
-    /// Name of the Secret.
+    /// Name of the Secret, equal to the name of the Job of the build or run.
     pub name: String,
     /// Uid of the Secret.
     pub uid: String,
-    /// Whether the build has ended, or its Job does not exist. The operator then deletes the Secret.
+    /// Whether the build or run has ended, or its Job does not exist. The operator then deletes the Secret.
     pub build_ended: bool,
 }
 
@@ -294,6 +294,22 @@ pub struct InputsSeen {
     /// Tokens of `spec.terraformRegistries`, by their key in a build Secret. If a token changes, the operator counts the failures of builds
     /// from zero.
     pub registry_tokens: BTreeMap<String, Vec<u8>>,
+}
+
+/// Token of an installation of a GitHub App (`gitRepo.githubApp`). Does not implement `Debug`, so that it cannot be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GitToken(String);
+
+impl GitToken {
+    /// Wraps a token.
+    pub fn new(token: impl Into<String>) -> Self {
+        Self(token.into())
+    }
+
+    /// Returns the token, for the code that uses it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A revision, and the context of the module at this revision.

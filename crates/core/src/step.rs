@@ -50,7 +50,7 @@ pub enum Step {
         /// Uid of the Job.
         uid: String,
     },
-    /// Create a build Secret. The build Job of the same name becomes the owner of the Secret.
+    /// Create a build Secret. The Job of the same name, a build or a run, becomes the owner of the Secret.
     CreateBuildSecret(Box<Secret>),
     /// Delete a build Secret; uid is a precondition.
     DeleteBuildSecret(Box<BuildSecretSeen>),

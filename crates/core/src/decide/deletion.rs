@@ -412,6 +412,12 @@ fn destroy(
         let pushing = Summary::busy(State::Destroying, Reason::PushingContext, message);
         return case.done(&pushing, None, None);
     }
+    if run.unpack && matches!(case.image.git_token, Some(Answer::Pending)) {
+        let message = "requesting a token of the GitHub App of spec.gitRepo.githubApp for a run in the \
+                       base image";
+        let waiting = Summary::busy(State::Destroying, Reason::Destroying, message);
+        return case.done(&waiting, None, None);
+    }
     match image {
         Some((plan, digest)) => case.run(run, Some(&plan), Some(digest)),
         None => case.run(run, None, None),

@@ -178,7 +178,10 @@ fn active_build(
     let logs = logs_of_build(case, &build.job);
     // The build Secret is created after the Job, its owner. If the operator stopped between these two writes, this reconcile creates the
     // Secret.
-    let secret_step = (!build.has_build_secret)
+    let is_own = case.tf.metadata.uid.as_ref() == Some(&build.started_by);
+    // The Secret of a build in the own namespace has the token of the resource that started the build.
+    let may_lend = is_own || case.settings.builds_elsewhere(case.tf);
+    let secret_step = (!build.has_build_secret && may_lend)
         .then(|| create_build_secret(case, plan))
         .flatten();
     let secret_step = Vec::from_iter(secret_step);
@@ -192,7 +195,6 @@ fn active_build(
         return missing(secret_step, active);
     };
     let pod_digest = pod_options::digest(&pod_options::of_build(case.tf, case.settings));
-    let is_own = case.tf.metadata.uid.as_ref() == Some(&build.started_by);
     if is_own && build.pod_digest != pod_digest {
         let delete = Step::DeleteJob {
             namespace: case.settings.build_namespace_of(case.tf).to_owned(),
@@ -231,13 +233,32 @@ fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
     format!("{logs} --all-containers")
 }
 
-/// Returns the step that creates the build Secret: the credentials for a build of `plan` in another namespace.
+/// Returns the step that creates the build Secret: the credentials for a build of `plan` in another namespace, and the token of the GitHub
+/// App. `None` if there is nothing to lend, or while the token is unknown.
 fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
-    let is_lent = case.settings.builds_elsewhere(case.tf);
-    let secret =
-        is_lent.then(|| secrets::build_secret(case.tf, &job, case.seen.found(), case.settings));
-    Some(Step::CreateBuildSecret(Box::new(secret.flatten()?)))
+    let token = case.image.git_token.as_ref().and_then(Answer::value);
+    if token.is_none() && case.tf.spec.git_repo.github_app.is_some() {
+        return None;
+    }
+    let secret = secrets::build_secret(case.tf, &job, case.seen.found(), token, case.settings);
+    Some(Step::CreateBuildSecret(Box::new(secret?)))
+}
+
+/// Returns the summary while the token of the GitHub App is unknown. `None` if the build can start.
+fn token_wait(case: &ReconcileCase<'_>) -> Option<Summary> {
+    case.tf.spec.git_repo.github_app.as_ref()?;
+    match &case.image.git_token {
+        Some(Answer::Known(_) | Answer::Failed { last: Some(_), .. }) => None,
+        Some(Answer::Failed {
+            failure, retry_at, ..
+        }) => Some(query_failure(failure, *retry_at, case.now)),
+        Some(Answer::Pending) | None => Some(Summary::busy(
+            State::Building,
+            Reason::Building,
+            "requesting a token of the GitHub App of spec.gitRepo.githubApp",
+        )),
+    }
 }
 
 /// Returns the steps that delete the build Secrets of ended builds. Build Secrets are also deleted if the image is no longer needed.
@@ -367,12 +388,17 @@ fn start_build(
             return missing(push.into_iter().collect(), pushing);
         }
     };
+    if let Some(waiting) = token_wait(case) {
+        return missing(Vec::new(), waiting);
+    }
     let (build_secret, docker) = (
         create_build_secret(case, plan),
         pull_secret::docker_secret(tf, seen),
     );
     let job = names::build_job(&plan.tag);
-    let (docker, pull, mut steps) = if case.settings.builds_elsewhere(tf) {
+    let is_elsewhere = case.settings.builds_elsewhere(tf);
+    let lent = build_secret.as_ref().map(|_| job.as_str());
+    let (docker, pull, mut steps) = if is_elsewhere {
         let docker = seen.found().docker_config.is_some();
         let docker = docker.then_some((job.as_str(), names::DOCKER_CONFIG_KEY));
         (docker, docker.map(|_| job.clone()), Vec::new())
@@ -393,7 +419,8 @@ fn start_build(
         created: source.committed_at,
         docker,
         pull_secret: pull.as_deref(),
-        build_secret: build_secret.as_ref().map(|_| job.as_str()),
+        build_secret: lent.filter(|_| is_elsewhere),
+        token_secret: lent.filter(|_| !is_elsewhere),
         namespace_uid: &seen.namespace_uid,
         cache: &mount,
         pod: &pod,

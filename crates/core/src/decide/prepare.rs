@@ -126,6 +126,32 @@ impl Prepared<'_> {
         })
     }
 
+    /// Whether the operator needs the token of the GitHub App for a pod that executes `init`: for the build of a missing image, whose `digest` is
+    /// `None`, and for a destroy in the base image.
+    pub fn needs_git_token(&self, digest: &Answer<Option<String>>) -> bool {
+        let is_usable = self.tf.spec.git_repo.github_app.is_some()
+            && !self.tf.spec.suspend
+            && self.query_refusal().is_none();
+        let builds = matches!(digest, Answer::Known(None));
+        let deleted = self.tf.metadata.deletion_timestamp.is_some();
+        is_usable && (builds || deleted && self.destroys_in_base_image())
+    }
+
+    fn destroys_in_base_image(&self) -> bool {
+        let record = self.seen.record.as_ref().map(|seen| &seen.record);
+        let recorded = self.recorded.as_ref().map(|recorded| &recorded.record);
+        let Some(record) = recorded.or(record) else {
+            return false;
+        };
+        let is_active = record.run.as_ref().is_some_and(|run| run.unpack);
+        let pin = self.seen.pin.as_ref();
+        let pin = pin.map(|pin| pin.of_what_exists(record.attempted));
+        let base = pin.zip(self.history()).and_then(|(pin, history)| {
+            image::base_of_destroy(&self.tf, pin, history, self.settings)
+        });
+        is_active || base.is_some()
+    }
+
     /// Returns the refusal by the allow lists if the resource has no pin. The operator then sends no query to its repository and registry.
     fn query_refusal(&self) -> Option<&Failure> {
         self.refusal.as_ref().filter(|_| self.seen.pin.is_none())

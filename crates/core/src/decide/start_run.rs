@@ -22,7 +22,6 @@ use crate::model::{approval_policy, pod_options, progress};
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
-use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
 /// Maximum number of names of pods of earlier runs in the run record.
@@ -145,7 +144,7 @@ impl RunRequest {
         let namespace = Object::Namespace(namespace::marked(tf));
         let marks_namespace = settings.marks_namespaces && self.kind == RunKind::Apply;
         steps.extend(marks_namespace.then(|| ensure(namespace)));
-        steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
+        steps.extend(job(case, number, &run, &self.inputs));
         (steps, next)
     }
 
@@ -345,15 +344,15 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-fn job(
-    tf: &Terraform,
-    seen: &Seen,
-    record: &RecordSeen,
-    number: i64,
-    run: &RunSpec,
-    inputs: &RunInputs,
-    settings: &Settings,
-) -> Step {
+/// Returns the steps that create the Job of a run, and the Secret with the token of the GitHub App if the pod executes `init`.
+fn job(case: &ReconcileCase<'_>, number: i64, run: &RunSpec, inputs: &RunInputs) -> Vec<Step> {
+    let ReconcileCase {
+        tf,
+        seen,
+        settings,
+        record,
+        ..
+    } = *case;
     let digest = digest::keyed(&record.key, inputs);
     let decision = digest::keyed(&record.key, &(run, inputs));
     let pinned = seen.pin.as_ref().and_then(|pin| pin.pull_secret.clone());
@@ -363,6 +362,7 @@ fn job(
     let attempted = record.record.attempted;
     let pin = seen.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
     let pod = pod_options::of_run(tf, pin, run.destroys, &seen.shared_claims, settings);
+    let token = run_token(case, run);
     let parts = RunJobInputs {
         number,
         run,
@@ -372,9 +372,19 @@ fn job(
         pull_secrets: &pull_secrets,
         docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
         account: inputs.service_account.as_deref(),
+        token_secret: token.as_ref().map(|_| run.job.as_str()),
         pod: &pod,
     };
-    Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
+    let job = Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)));
+    [job].into_iter().chain(token).collect()
+}
+
+/// Returns the step that creates the Secret with the token of the GitHub App for `run`. The Job must exist, because it becomes the owner. `None`
+/// if the pod does not execute `init`, or without a token: destroy does not wait for GitHub.
+fn run_token(case: &ReconcileCase<'_>, run: &RunSpec) -> Option<Step> {
+    let token = case.image.git_token.as_ref().filter(|_| run.unpack)?;
+    let secret = secrets::run_token(case.tf, &run.job, token.value()?);
+    Some(Step::CreateBuildSecret(Box::new(secret)))
 }
 
 /// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and more state slots if the
@@ -383,7 +393,6 @@ pub(super) fn ensure_missing_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
     let ReconcileCase {
         tf,
         seen,
-        settings,
         record: current,
         ..
     } = *case;
@@ -403,15 +412,12 @@ pub(super) fn ensure_missing_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
         }
         let base = current.history.base.as_ref();
         steps.extend(pin(tf, seen, &current.record, base, inputs));
-        steps.push(job(
-            tf,
-            seen,
-            current,
-            current.record.number,
-            run,
-            inputs,
-            settings,
-        ));
+        steps.extend(job(case, current.record.number, run, inputs));
+    }
+    let is_lent = seen.build_secrets.iter().any(|lent| lent.name == run.job);
+    if !has_started && !is_lent && seen.job.as_ref().is_some_and(|job| !job.finished) {
+        // The operator stopped between the creation of the Job and of its Secret.
+        steps.extend(run_token(case, run));
     }
     steps
 }

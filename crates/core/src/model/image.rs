@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::digest;
 use crate::model::{base_image, pod_options, terraform_registries};
-use crate::observed::{Answer, BuildSeen, SourceSeen};
+use crate::observed::{Answer, BuildSeen, GitToken, SourceSeen};
 use crate::settings::Settings;
 
 /// Layout version of runner images.
@@ -55,6 +55,9 @@ pub struct ImageSeen {
     /// Result of the push of the context to the registry: reference of the context, by digest. `None` if no push was started with
     /// [`Step::PushContext`](crate::step::Step::PushContext).
     pub artifact: Option<Answer<String>>,
+    /// Token of the GitHub App for the build, or for a destroy in the base image. `None` if neither needs it, see
+    /// [`Prepared::needs_git_token`](crate::decide::prepare::Prepared::needs_git_token).
+    pub git_token: Option<Answer<GitToken>>,
     /// Build Job of the runner image.
     pub build: Option<BuildSeen>,
     /// Whether the removal of unused images from the registry is due. It is due if the resource is not deleted and uses its newest image,
@@ -234,6 +237,23 @@ pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) ->
     let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
     let pin = pins.find(|pin| pin.tag == tag && lost != Some(&pin.image))?;
     pin.image.split_once('@').map(|(_, digest)| digest)
+}
+
+/// Returns base image and architecture of a destroy that cannot use the image of `pin`. `None` if it uses that image, or if the pin has no
+/// base image.
+pub(crate) fn base_of_destroy(
+    tf: &Terraform,
+    pin: &Pin,
+    history: &History,
+    settings: &Settings,
+) -> Option<(String, Architecture)> {
+    let image_lost = history.lost_image.as_ref() == Some(&pin.image);
+    // The runner in an image of another protocol version may write to objects that the Role of the run does not permit.
+    let protocol_changed = pin.protocol != PROTOCOL;
+    let architecture = settings.architecture_of(tf, Some(pin.architecture));
+    let architecture_changed = architecture != pin.architecture;
+    let base = pin.base.clone()?;
+    (image_lost || protocol_changed || architecture_changed).then_some((base, architecture))
 }
 
 fn dockerfile(base: Option<&str>, inject: bool) -> String {

@@ -50,6 +50,8 @@ pub struct Build<'a> {
     pub pull_secret: Option<&'a str>,
     /// Name of the build Secret, which contains a copy of the credentials of the resource. Set only for a build in another namespace.
     pub build_secret: Option<&'a str>,
+    /// Name of the Secret with the token of the GitHub App. Set only for a build in the namespace of the resource.
+    pub token_secret: Option<&'a str>,
     /// Uid of the namespace of the resource. The image has a label with this uid.
     pub namespace_uid: &'a str,
     /// Cache volume of the pod. [`CacheMount::Scratch`] for a build in another namespace, which has no access to the claim.
@@ -133,6 +135,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         user_dockerfile: build.image.user_dockerfile.as_deref(),
         build_secret: build.build_secret,
         cache: build.cache.clone(),
+        token_secret: build.token_secret,
     };
     // A build pod in another namespace cannot use the ServiceAccount of the resource.
     let in_own_namespace = !settings.builds_elsewhere(tf);

@@ -59,6 +59,9 @@ pub(crate) struct Prepare<'a> {
     pub(crate) build_secret: Option<&'a str>,
     /// Cache volume of the container that executes `init`.
     pub(crate) cache: CacheMount,
+    /// Name of the Secret with the token of the GitHub App, in the namespace of the resource. `None` if `build_secret` contains the token, or
+    /// if there is no token.
+    pub(crate) token_secret: Option<&'a str>,
 }
 
 /// Returns the name of the credential helper for `containerRegistry.provider`. The operator image contains the helper.
@@ -109,7 +112,7 @@ pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
         .map(pod::scratch)
         .into_iter()
         .chain(injected)
-        .chain(git_credentials(tf, prepare.build_secret))
+        .chain(git_credentials(tf, prepare))
         .chain(registry_tokens(tf, prepare.build_secret))
         .collect()
 }
@@ -124,10 +127,11 @@ pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 pub const COMPLETENESS_KEY: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container that executes `init` mounts it. The Secrets that the spec names are
-/// optional in the volume, so that a deleted Secret blocks only builds that use its credentials. Key [`COMPLETENESS_KEY`] of a build Secret
-/// is required, so that the pod waits until the operator has created the build Secret.
-fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
+/// optional in the volume, so that a deleted Secret blocks only builds that use its credentials. Key [`COMPLETENESS_KEY`] of a Secret that the
+/// operator creates is required, so that the pod waits for the Secret. The private key of a GitHub App is never part of the volume.
+fn git_credentials(tf: &Terraform, prepare: &Prepare<'_>) -> Option<Volume> {
     let repo = tf.spec.git_repo.as_ref()?;
+    let build_secret = prepare.build_secret;
     let [ssh_key, known_hosts] = SSH_FILES;
     let ssh = repo.ssh_key_secret.iter().map(|ssh| {
         let key = build_secret.map_or(ssh.key.as_str(), |_| ssh_key);
@@ -138,10 +142,20 @@ fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume>
         let keys = HTTPS_FILES.map(|key| (key, key));
         projection(build_secret.unwrap_or(&https.name), &keys, true)
     });
+    let [username, password, authorities] = HTTPS_FILES;
+    let app = repo.github_app.iter().map(|app| match build_secret {
+        Some(build_secret) => projection(build_secret, &HTTPS_FILES.map(|key| (key, key)), true),
+        None => projection(&app.secret_ref.name, &[(authorities, authorities)], true),
+    });
+    let token = prepare
+        .token_secret
+        .map(|name| projection(name, &[username, password].map(|key| (key, key)), false));
     let completeness = build_secret
         .filter(|_| repo.has_credentials())
+        .or(prepare.token_secret)
         .map(completeness);
-    credentials(GIT, ssh.chain(https).chain(completeness))
+    let sources = ssh.chain(https).chain(app).chain(token);
+    credentials(GIT, sources.chain(completeness))
 }
 
 /// Volume with the tokens of `spec.terraformRegistries`, in files named by the index of the entry. Only the container that executes `init`

@@ -48,6 +48,8 @@ pub struct RunJobInputs<'a> {
     pub docker: Option<(&'a str, &'a str)>,
     /// ServiceAccount of the pod; `None` for the ServiceAccount that the operator creates for the resource.
     pub account: Option<&'a str>,
+    /// Name of the Secret with the token of the GitHub App, for a run that uses the base image. `None` without a token.
+    pub token_secret: Option<&'a str>,
     /// Options of the pod.
     pub pod: &'a PodOptions,
 }
@@ -201,6 +203,7 @@ fn prepare<'a>(parts: &RunJobInputs<'a>) -> Option<Prepare<'a>> {
             user_dockerfile: None,
             build_secret: None,
             cache: CacheMount::of(parts.run),
+            token_secret: parts.token_secret,
         })
 }
 

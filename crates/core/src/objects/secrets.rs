@@ -7,13 +7,14 @@ use alustan_api::run::{History, ManagedState, Pin, RunProgress, RunRecord, key};
 use alustan_api::{Terraform, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::prepare::COMPLETENESS_KEY;
+use super::prepare::{COMPLETENESS_KEY, HTTPS_FILES};
 use super::{meta, meta_of_build};
-use crate::observed::InputsSeen;
+use crate::observed::{GitToken, InputsSeen};
 use crate::settings::Settings;
 
 /// Data key of the pin in the pin Secret.
@@ -93,16 +94,21 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// Builds the build Secret for Job `job` in another namespace. It contains docker configuration, git credentials and tokens of registries of
-/// modules and providers. Returns `None` if the build has none of them. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with
-/// the Job.
+/// User name for tokens of a GitHub App.
+pub const TOKEN_USER: &str = "x-access-token";
+
+/// Builds the build Secret for Job `job`. For a build in another namespace, it contains docker configuration, git credentials and tokens of
+/// registries of modules and providers. In each namespace it contains `token`, the token of the GitHub App. Returns `None` if there is nothing
+/// to lend. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with the Job.
 pub fn build_secret(
     tf: &Terraform,
     job: &str,
     inputs: &InputsSeen,
+    token: Option<&GitToken>,
     settings: &Settings,
 ) -> Option<Secret> {
-    let docker = inputs.docker_config.as_ref();
+    let is_elsewhere = settings.builds_elsewhere(tf);
+    let docker = inputs.docker_config.as_ref().filter(|_| is_elsewhere);
     let docker = docker.map(|config| {
         (
             names::DOCKER_CONFIG_KEY.to_owned(),
@@ -118,27 +124,50 @@ pub fn build_secret(
         .git
         .iter()
         .map(|(file, text)| (file.clone(), text.clone()));
-    let tokens = inputs.registry_tokens.clone();
-    let is_needed = docker.is_some()
+    let has_credentials = docker.is_some()
         || !inputs.git.is_empty()
-        || !tokens.is_empty()
+        || !inputs.registry_tokens.is_empty()
         || tf.spec.has_git_credentials()
         || !tf.spec.terraform_registries.is_empty();
-    let completeness = (COMPLETENESS_KEY.to_owned(), Vec::new());
-    let data: BTreeMap<_, _> = docker
+    let registry_tokens = inputs.registry_tokens.clone();
+    let registry_tokens = registry_tokens.into_iter().filter(|_| is_elsewhere);
+    let is_needed = is_elsewhere && has_credentials || token.is_some();
+    let data = docker
         .into_iter()
         .chain(git)
-        .chain(tokens)
+        .chain(registry_tokens)
+        .chain(token.into_iter().flat_map(login));
+    let metadata = meta_of_build(tf, job.to_owned(), Component::Lent, settings);
+    is_needed.then(|| lent(metadata, kind, data))
+}
+
+/// Builds the Secret with the token of the GitHub App for the run Job `job`, whose pod executes `init`. The caller makes the Job the owner of
+/// the Secret.
+pub fn run_token(tf: &Terraform, job: &str, token: &GitToken) -> Secret {
+    let metadata = meta(tf, job.to_owned(), Component::Lent);
+    lent(metadata, "Opaque", login(token).into_iter())
+}
+
+/// Returns the files with which git authenticates by `token`.
+fn login(token: &GitToken) -> [(String, Vec<u8>); 2] {
+    let [username, password, _] = HTTPS_FILES;
+    [(username, TOKEN_USER), (password, token.expose())]
+        .map(|(file, text)| (file.to_owned(), text.as_bytes().to_vec()))
+}
+
+fn lent(metadata: ObjectMeta, kind: &str, data: impl Iterator<Item = (String, Vec<u8>)>) -> Secret {
+    let completeness = (COMPLETENESS_KEY.to_owned(), Vec::new());
+    let data: BTreeMap<_, _> = data
         .chain([completeness])
         .map(|(key, value)| (key, ByteString(value)))
         .collect();
-    is_needed.then(|| Secret {
-        metadata: meta_of_build(tf, job.to_owned(), Component::Lent, settings),
+    Secret {
+        metadata,
         data: Some(data),
         immutable: Some(true),
         type_: Some(kind.to_owned()),
         ..Secret::default()
-    })
+    }
 }
 
 pub(super) fn secret<'a>(

@@ -19,6 +19,7 @@ mod drift;
 mod engine;
 mod events;
 mod failures;
+mod github_app;
 mod health;
 mod idle;
 mod image_gone;

@@ -193,6 +193,8 @@ pub(crate) struct World {
     pub(crate) git_up: bool,
     pub(crate) registry_up: bool,
     pub(crate) registry_refuses: bool,
+    /// Secrets with the token of the GitHub App, by the name of the run Job that owns them.
+    pub(crate) run_tokens: BTreeMap<String, Secret>,
     /// Whether the Secret `regcred` exists.
     pub(crate) regcred: bool,
     /// Docker configuration in Secret `regcred`.
@@ -247,6 +249,7 @@ impl World {
             builds: BTreeMap::new(),
             images: BTreeMap::new(),
             untagged: BTreeSet::new(),
+            run_tokens: BTreeMap::new(),
             artifacts: BTreeSet::new(),
             lost_images: BTreeMap::new(),
             objects: BTreeSet::new(),

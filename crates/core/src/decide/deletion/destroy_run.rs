@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunRecord, Trigger};
+use alustan_api::run::{BackendInputs, Pin, RunInputs, RunKind, RunRecord, Trigger};
 use alustan_api::{Architecture, Terraform, names};
 use kube_core::ResourceExt;
 
@@ -23,6 +23,7 @@ pub(super) fn from_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     let pin = pin.of_what_exists(case.current.attempted).clone();
     let inputs = live_inputs(case, &pin);
     let config = run_inputs::config(case.tf, &case.record.key, &pin.tag, &inputs, case.seen);
+    let base = image::base_of_destroy(case.tf, &pin, &case.history, case.settings);
     let run = RunRequest {
         kind: RunKind::Destroy,
         trigger: Trigger::Deleted,
@@ -36,18 +37,9 @@ pub(super) fn from_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
         unpack: false,
         config: destroy_config(config),
     };
-    let image_lost = case.history.lost_image.as_ref() == Some(&run.image);
-    // The runner in an image of another protocol version may write to objects that the Role of the run does not permit, so the run uses the
-    // base image.
-    let protocol_changed = pin.protocol != PROTOCOL;
-    let pinned_architecture = Some(pin.architecture);
-    let architecture = case.settings.architecture_of(case.tf, pinned_architecture);
-    let architecture_changed = architecture != pin.architecture;
-    Some(match pin.base {
-        Some(base) if image_lost || protocol_changed || architecture_changed => {
-            in_base_image(case, run, base, architecture)
-        }
-        Some(_) | None => run,
+    Some(match base {
+        Some((base, architecture)) => in_base_image(case, run, base, architecture),
+        None => run,
     })
 }
 

@@ -181,7 +181,7 @@ fn build_secret_contains_existing_credentials(
         git: git.iter().map(file).collect(),
         ..InputsSeen::default()
     };
-    let secret = secrets::build_secret(&terraform(), "job", &inputs, &elsewhere());
+    let secret = secrets::build_secret(&terraform(), "job", &inputs, None, &elsewhere());
     let summary = |secret: &Secret| {
         let keys = secret.data.clone().unwrap_or_default().into_keys();
         (secret.type_.clone().unwrap(), keys.collect::<Vec<_>>())

@@ -193,6 +193,10 @@ impl World {
                 Some(reason) => return Err(Ended::Refused(reason)),
                 None => self.create_job(job),
             },
+            Step::CreateBuildSecret(secret) if self.jobs.contains_key(&secret.name_any()) => {
+                self.run_tokens
+                    .insert(secret.name_any(), (**secret).clone());
+            }
             Step::CreateBuildSecret(secret) => {
                 let build = self.builds.get_mut(&secret.name_any());
                 if let Some(build) =
@@ -202,6 +206,7 @@ impl World {
                 }
             }
             Step::DeleteBuildSecret(secret) => {
+                self.run_tokens.remove(&secret.name);
                 let build = self.builds.get_mut(&secret.name);
                 if let Some(build) =
                     build.filter(|build| format!("lent-to-{}", build.uid) == secret.uid)
@@ -440,7 +445,14 @@ impl World {
             let has_registry_secret = self.tf().spec.container_registry.secret_ref.is_some();
             let in_build_namespace = job.metadata.namespace != self.tf().metadata.namespace;
             let volumes = || pod.volumes.iter().flatten();
-            let borrows = in_build_namespace && volumes().any(requires_secret);
+            // In the own namespace, a build is lent only the token of a GitHub App.
+            let sources =
+                volumes().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref());
+            let mut secrets = sources
+                .flatten()
+                .filter_map(|source| source.secret.as_ref());
+            let has_token = secrets.any(|secret| secret.name == name);
+            let borrows = has_token || in_build_namespace && volumes().any(requires_secret);
             self.builds.entry(name).or_insert_with(|| Build {
                 uid,
                 destination: destination(container),

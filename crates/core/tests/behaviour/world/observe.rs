@@ -12,8 +12,8 @@ use alustan_core::model::image::{self, ImagePlan, ImageSeen};
 use alustan_core::model::pull_secret::docker_config;
 use alustan_core::model::{allow_lists, cache_location, state_conflict};
 use alustan_core::observed::{
-    AccountSeen, Answer, BuildSecretSeen, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen,
-    NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
+    AccountSeen, Answer, BuildSecretSeen, BuildSeen, BuildState, GitToken, Incomplete, InputsSeen,
+    JobSeen, NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::status::notifications;
 use alustan_core::step::Decision;
@@ -131,10 +131,12 @@ impl World {
         let source = self.source(prepared);
         let base = self.base(prepared);
         let plan = prepared.plan(&source, &base);
+        let digest = plan
+            .as_ref()
+            .map_or(Answer::Pending, |plan| self.digest(prepared, plan));
         ImageSeen {
-            digest: plan
-                .as_ref()
-                .map_or(Answer::Pending, |plan| self.digest(prepared, plan)),
+            git_token: prepared.needs_git_token(&digest).then(|| self.git_token()),
+            digest,
             artifact: source.value().and_then(|source| self.artifact(source)),
             build: plan.as_ref().and_then(|plan| self.build(plan)),
             is_pruning_due: self.pruning_is_due,
@@ -261,6 +263,24 @@ impl World {
             };
         }
         Answer::Known(digest)
+    }
+
+    fn git_token(&mut self) -> Answer<GitToken> {
+        if !self.memory.is_answered("git token".to_owned()) {
+            return Answer::Pending;
+        }
+        if self.git_up {
+            return Answer::Known(GitToken::new("ghs_token"));
+        }
+        Answer::Failed {
+            failure: failure(
+                FailureClass::Transient,
+                "RepositoryUnreachable",
+                "POST https://api.git.test: no route to host",
+            ),
+            last: None,
+            retry_at: self.next_minute(),
+        }
     }
 
     /// Whether a build can push the image: a docker configuration exists, or none is required.
@@ -394,7 +414,13 @@ impl World {
             uid: format!("lent-to-{}", build.uid),
             build_ended: !matches!(build.state, BuildState::Active(_)),
         });
-        seen.collect()
+        let of_runs = self.run_tokens.keys().map(|job| BuildSecretSeen {
+            namespace: "team".to_owned(),
+            name: job.clone(),
+            uid: format!("lent-to-{job}"),
+            build_ended: !self.jobs.contains_key(job) || self.is_finished(job),
+        });
+        seen.chain(of_runs).collect()
     }
 
     /// Returns the Job of the run in `record`, even if the Job is deleted and only its pod exists.
