@@ -12,6 +12,7 @@ use crate::args::Driver;
 use crate::clock::Clock;
 use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
+use crate::github_app::AppTokens;
 use crate::health::Health;
 use crate::leader::Leader;
 use crate::memory::Memory;
@@ -49,6 +50,7 @@ pub(crate) struct Context {
     /// Queries the references of git repositories.
     pub(crate) references: Arc<References>,
     pub(crate) git: Arc<alustan_source::GitCache>,
+    pub(crate) app_tokens: Arc<AppTokens>,
     pub(crate) contexts: Arc<ContextStore>,
     /// Limits how many registry repositories are pruned at the same time.
     pub(crate) prunings: Arc<alustan_source::FairSemaphore>,

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
+use crate::github_app::{self, AppTokens};
 use crate::health::Health;
 use crate::leader::Leader;
 use crate::metrics::{Metrics, QueryKind};
@@ -109,6 +110,10 @@ pub(crate) fn context(
         ..alustan_registry::Options::default()
     })
     .context("failed to create the registry client")?;
+    let app_tokens = AppTokens::new(
+        clock.clone(),
+        Box::new(|app, now| Box::pin(async move { github_app::request(&app, now).await })),
+    );
     Ok(Context {
         instance,
         client: client.clone(),
@@ -123,6 +128,7 @@ pub(crate) fn context(
         resources,
         references: References::new(git.clone()),
         git,
+        app_tokens,
         contexts: Arc::new(contexts),
         prunings: FairSemaphore::new(MAX_CONCURRENT_PRUNINGS),
         artifacts: Arc::default(),
@@ -130,6 +136,7 @@ pub(crate) fn context(
             namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
             revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),
             modules: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("fetch")),
+            tokens: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("token")),
             images: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("digest")),
             artifacts: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("push")),
             logs: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),

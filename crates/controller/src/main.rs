@@ -16,6 +16,7 @@ mod fail_point;
 #[cfg(test)]
 mod fake_api;
 mod forget;
+mod github_app;
 mod health;
 mod http;
 mod leader;

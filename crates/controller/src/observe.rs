@@ -26,6 +26,7 @@ mod run_jobs;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
@@ -38,8 +39,8 @@ use alustan_core::model::run_inputs;
 use alustan_core::model::state_conflict;
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
-    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, JobSeen, OutputsSeen, Ownership,
-    RecordSeen, Seen, SourceSeen, Waiting,
+    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, GitToken, JobSeen, OutputsSeen,
+    Ownership, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_registry::DockerConfig;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
@@ -55,6 +56,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::observe::observer::{ImageObservation, Observer, QueryCredentials};
 use crate::remote::module_files::{self, ModuleFiles, SourceCredentials};
+use crate::remote::polled_cache::PollInterval;
 use crate::remote::prune_request::{PruneRequest, PruningSeen};
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries;
@@ -64,6 +66,9 @@ use inputs::Inputs;
 use record::StoredRecord;
 
 pub(crate) use record::pin;
+
+/// Interval at which a waiting build checks the lifetime of its token.
+const TOKEN_INTERVAL: Duration = Duration::from_mins(5);
 
 impl Observer<'_> {
     /// Whether the annotation `alustan.io/uid` ([`KEPT`](alustan_api::KEPT)) contains the uid of another resource that exists.
@@ -164,6 +169,10 @@ impl Observer<'_> {
             }
             None => (None, Answer::Pending, false),
         };
+        let git_token = prepared
+            .needs_git_token(&digest)
+            .then(|| self.git_token(prepared, credentials))
+            .flatten();
         let deleted = self.tf.metadata.deletion_timestamp.is_some();
         let (push, artifact) = if deleted || !is_pinned {
             self.artifact(&source, prepared, credentials)
@@ -186,7 +195,7 @@ impl Observer<'_> {
             plan,
             digest,
             artifact,
-            git_token: None,
+            git_token,
             build,
             is_pruning_due: matches!(pruning, Some(PruningSeen::Due(_))),
         };
@@ -303,6 +312,36 @@ impl Observer<'_> {
                 }
             }
         }
+    }
+
+    /// Returns a token of the GitHub App for a pod that executes `init`. Keeps the token fresh while the pod has not started. `None` for a source
+    /// other than git.
+    fn git_token(
+        &self,
+        prepared: &Prepared<'_>,
+        credentials: &QueryCredentials,
+    ) -> Option<Answer<GitToken>> {
+        let repository = match self.module_files(prepared, credentials) {
+            Ok(ModuleFiles::Git(repository)) => repository,
+            Ok(ModuleFiles::Written(_) | ModuleFiles::Artifact(_)) => return None,
+            Err(failure) => return Some(failed_answer(failure)),
+        };
+        let query = repository.token_query();
+        self.use_query(&query);
+        let interval = Some(PollInterval::new(TOKEN_INTERVAL, &query));
+        let tokens = &self.ctx.answers.tokens;
+        let answer = tokens.get(&query, self.resource, interval, repository.token_sender());
+        Some(match answer {
+            // The last token is not used: it has expired, or its repository was removed from the App.
+            Answer::Failed {
+                failure, retry_at, ..
+            } => Answer::Failed {
+                failure,
+                last: None,
+                retry_at,
+            },
+            answer => answer,
+        })
     }
 
     /// Returns the base image by digest. If the run record has no base image for the current spec, queries the registry for the digest.

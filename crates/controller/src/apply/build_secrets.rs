@@ -1,4 +1,5 @@
-//! Build Secrets: copies of credentials for builds in the build namespace. They exist while a build is active.
+//! Build Secrets: copies of credentials for builds in the build namespace, and tokens of GitHub Apps for builds and runs. They exist while the
+//! Job is active.
 
 use alustan_api::labels::{self};
 use alustan_core::observed::BuildSecretSeen;
@@ -16,7 +17,7 @@ use crate::observe::jobs;
 use crate::resource::Ref;
 use crate::watch::mapping::{is_build_secret, is_build_secret_of, owner};
 
-/// Creates the build Secret for the build Job of the same name. Does nothing if the Job has finished or does not exist.
+/// Creates the build Secret for the Job of the same name. Does nothing if the Job has finished or does not exist.
 ///
 /// # Errors
 /// [`Error::NameTaken`] if a Secret with this name exists that is not a build Secret. [`Error::Conflict`] if the build Secret of an earlier Job

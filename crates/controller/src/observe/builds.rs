@@ -72,24 +72,31 @@ pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build
     build
 }
 
-/// Returns the build Secrets of `tf`, and of earlier resources of the same name.
+/// Returns the build Secrets of `tf`, and of earlier resources of the same name: those in the build namespace, and those in the namespace of
+/// `tf`, which have a token of a GitHub App.
 pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSeen> {
-    let namespace = ctx.settings.build_namespace_of(tf);
+    let build_namespace = ctx.settings.build_namespace_of(tf);
+    let is_elsewhere = ctx.settings.builds_elsewhere(tf);
     let belongs_to_tf = |secret: &Secret| {
-        let labels = secret.labels();
+        let (labels, namespace) = (secret.labels(), &secret.metadata.namespace);
+        let from = labels.get(labels::NAMESPACE);
+        let is_own = *namespace == tf.metadata.namespace && from.is_none();
+        let is_lent = is_elsewhere
+            && namespace.as_deref() == Some(build_namespace)
+            && from == tf.metadata.namespace.as_ref();
         is_build_secret(secret)
-            && secret.metadata.namespace.as_deref() == Some(namespace)
-            && labels.get(labels::NAMESPACE) == tf.metadata.namespace.as_ref()
+            && (is_own || is_lent)
             && labels.get(labels::NAME) == tf.metadata.name.as_ref()
     };
     let build_secrets = ctx.mirrors.secrets.filter(belongs_to_tf);
     let seen = build_secrets.iter().map(|secret| {
         let name = secret.name_any();
-        let build = build(ctx, namespace, &name)
+        let namespace = secret.namespace().unwrap_or_default();
+        let build = build(ctx, &namespace, &name)
             .filter(|build| is_build_secret_of(&**secret, &build.seen.uid));
         let is_active = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
         BuildSecretSeen {
-            namespace: namespace.to_owned(),
+            namespace,
             uid: secret.uid().unwrap_or_default(),
             build_ended: !build.as_ref().is_some_and(is_active),
             name,

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use alustan_api::names::{self, DOCKER_CONFIG_KEY};
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
-use alustan_api::{KeyRef, Reason, Script, Terraform, TokenRef, parse_registry_token};
+use alustan_api::{GitHubApp, KeyRef, Reason, Script, Terraform, TokenRef, parse_registry_token};
 use alustan_core::model::pod_options;
 use alustan_core::model::terraform_registries::token_key;
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
@@ -22,8 +23,10 @@ use serde::de::DeserializeOwned;
 
 use crate::call::call;
 use crate::error::{Error, ReadResult};
+use crate::github_app::{self, GitHubAppParts, REQUIRED_KEYS};
 use crate::observe::observer::{Observer, QueryCredentials};
 use crate::recent_reads::{MAX_AGE, RecentReads, Values};
+use crate::remote::git_refs::{AppLogin, Login};
 use crate::resource::Ref;
 
 /// Maximum size of a script, in bytes. The run record contains all scripts, and a Secret has at most 1 MiB.
@@ -60,7 +63,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
         .ok()
         .filter(|_| ctx.settings.builds_elsewhere(tf));
     inputs.git = files.map(|git| git.files.clone()).unwrap_or_default();
-    let git = git.map(|git| git.credentials);
+    let git = git.map(|git| git.login);
     let missing = [
         git.as_ref().err(),
         registry.as_ref().err(),
@@ -90,7 +93,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
 /// Git credentials from the Secret that the spec refers to.
 #[derive(Default)]
 struct GitSecrets {
-    credentials: Credentials,
+    login: Login,
     /// Git credentials as files, for builds.
     files: BTreeMap<String, Vec<u8>>,
 }
@@ -258,8 +261,36 @@ impl Reader<'_> {
             }
             authorities.extend(data.get("ca.crt").map(text));
         }
+        let mut app_data = None;
+        if let Some(GitHubApp { secret_ref, .. }) = &repo.github_app {
+            let (field, name) = ("spec.gitRepo.githubApp.secretRef", &secret_ref.name);
+            let data = value_or_return!(self.secret(field, name).await?)
+                .data
+                .unwrap_or_default();
+            if let Some(key) = REQUIRED_KEYS.iter().find(|key| !data.contains_key(**key)) {
+                return Ok(Err(self.missing_key(field, "Secret", name, key)));
+            }
+            let [.., authority] = HTTPS_FILES;
+            secrets.copy_files(&[authority], &data);
+            authorities.extend(data.get(authority).map(text));
+            app_data = Some(data);
+        }
         credentials.ca_bundle = (!authorities.is_empty()).then(|| authorities.join("\n"));
-        secrets.credentials = credentials;
+        if let Some((app, data)) = repo.github_app.as_ref().zip(app_data) {
+            let app = value_or_return!(github_app::GitHubApp::new(&GitHubAppParts {
+                url: &repo.url,
+                repositories: &app.repositories,
+                secret: &app.secret_ref.name,
+                data: &data,
+                ca_bundle: credentials.ca_bundle.as_deref(),
+            }));
+            credentials.identity = Some(SecretBytes::new(app.identity()));
+            secrets.login.app = Some(AppLogin {
+                app: Arc::new(app),
+                tokens: self.observer.ctx.app_tokens.clone(),
+            });
+        }
+        secrets.login.credentials = credentials;
         Ok(Ok(secrets))
     }
 

@@ -7,12 +7,12 @@ use alustan_api::report::Failure;
 use alustan_core::model::image::ImageSeen;
 use alustan_core::observed::Seen;
 use alustan_registry::DockerConfig;
-use alustan_source::Credentials;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::reconciliation::Reconciliation;
+use crate::remote::git_refs::Login;
 use crate::remote::prune_request::PruningSeen;
 use crate::remote::push_request::PushRequest;
 use crate::resource::Ref;
@@ -49,7 +49,7 @@ pub(crate) struct ImageObservation {
 /// Credentials of the queries to repository and registry, or the failure if their Secret is missing or invalid.
 pub(crate) struct QueryCredentials {
     /// Credentials for the repository.
-    pub(super) git: Result<Credentials, Failure>,
+    pub(super) git: Result<Login, Failure>,
     /// Credentials for the registry. `None`: anonymous access.
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
     /// Credentials in `spec.source.oci.secretRef`. `None`: those for the registry.

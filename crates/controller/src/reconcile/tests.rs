@@ -13,7 +13,6 @@ use alustan_core::observed::{JobSeen, RecordSeen, SourceSeen};
 use alustan_core::queue::Class;
 use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
-use alustan_source::Credentials;
 use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -39,6 +38,7 @@ use crate::native_driver::retry;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
 use crate::remote::context_store::MAX_SMALL_PUSHES;
+use crate::remote::git_refs::Login;
 use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::push_request::PushRequest;
 use crate::resource::{Guarded, Ref};
@@ -825,7 +825,7 @@ async fn refetch_of_a_context_does_not_block_pushes() {
         });
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let credentials = SourceCredentials {
-            git: &Credentials::default(),
+            git: &Login::default(),
             artifact: None,
         };
         let files = ModuleFiles::of(&tf, credentials, &BTreeSet::new()).unwrap();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use alustan_api::report::Failure;
-use alustan_core::observed::SourceSeen;
+use alustan_core::observed::{GitToken, SourceSeen};
 
 use crate::remote::polled_cache::PolledCache;
 use crate::resource::Ref;
@@ -17,6 +17,8 @@ pub(crate) struct Answers {
     pub(crate) revisions: Arc<PolledCache<alustan_source::Revision>>,
     /// Commits and contexts of modules. The argument of the query is the revision.
     pub(crate) modules: Arc<PolledCache<SourceSeen, alustan_source::Revision>>,
+    /// Tokens of GitHub Apps for builds.
+    pub(crate) tokens: Arc<PolledCache<GitToken>>,
     /// Digests of images. `None`: the registry does not have the image.
     pub(crate) images: Arc<PolledCache<Option<String>>>,
     /// Digests, in the registry, of contexts that the operator pushed.
@@ -33,6 +35,7 @@ impl Answers {
         self.namespaces.has_open_query(resource)
             || self.revisions.has_open_query(resource)
             || self.modules.has_open_query(resource)
+            || self.tokens.has_open_query(resource)
             || self.images.has_open_query(resource)
             || self.artifacts.has_open_query(resource)
             || self.logs.has_open_query(resource)
@@ -43,6 +46,7 @@ impl Answers {
         self.namespaces.keep(resource, used);
         self.revisions.keep(resource, used);
         self.modules.keep(resource, used);
+        self.tokens.keep(resource, used);
         self.images.keep(resource, used);
         self.artifacts.keep(resource, used);
         self.logs.keep(resource, used);

@@ -4,26 +4,82 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
-use alustan_source::{Credentials, GitCache, Listing, Reference, RepositoryUrl};
+use alustan_core::objects::secrets::TOKEN_USER;
+use alustan_core::observed::GitToken;
+use alustan_source::{
+    Credentials, GitCache, HttpsCredentials, Listing, Reference, RepositoryUrl, SecretString,
+};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use k8s_openapi::jiff::SignedDuration;
 use parking_lot::Mutex;
 
+use crate::github_app::{AppTokens, GitHubApp, POLL_LEFT};
 use crate::remote::failure;
 
 /// Time during which queries to the same repository are collected into one request.
 const GATHER_TIME: Duration = Duration::from_millis(50);
 
+/// GitHub App whose tokens replace the password of a repository.
+#[derive(Clone)]
+pub(crate) struct AppLogin {
+    pub(crate) app: Arc<GitHubApp>,
+    pub(crate) tokens: Arc<AppTokens>,
+}
+
+/// Credentials of a repository.
+#[derive(Clone, Default)]
+pub(crate) struct Login {
+    pub(crate) credentials: Credentials,
+    pub(crate) app: Option<AppLogin>,
+}
+
 /// Repository, by URL and credentials.
 #[derive(Clone)]
 pub(crate) struct Remote {
     pub(crate) url: RepositoryUrl,
-    pub(crate) credentials: Credentials,
+    pub(crate) login: Login,
     /// Identifies URL and credentials. Contains a digest of the credentials instead of secret values.
     pub(crate) identity: String,
     /// Namespace of the resource that uses the repository. All namespaces have equal shares of the limit on concurrent requests.
     pub(crate) tenant: String,
+}
+
+impl Remote {
+    /// Returns the credentials for a request. Requests a token if the credentials are those of a GitHub App, and the current token expires
+    /// soon.
+    ///
+    /// # Errors
+    /// If no token can be requested.
+    pub(crate) async fn credentials(&self) -> Result<Credentials, Failure> {
+        let mut credentials = self.login.credentials.clone();
+        if let Some(token) = self.token(POLL_LEFT).await? {
+            credentials.https = Some(HttpsCredentials {
+                username: SecretString::new(TOKEN_USER),
+                password: SecretString::new(token.expose()),
+            });
+        }
+        Ok(credentials)
+    }
+
+    /// Returns a token of the GitHub App that is valid for at least `left`. `None` without a GitHub App.
+    pub(crate) async fn token(&self, left: SignedDuration) -> Result<Option<GitToken>, Failure> {
+        let Some(AppLogin { app, tokens }) = &self.login.app else {
+            return Ok(None);
+        };
+        tokens.token(app, &self.tenant, left).await.map(Some)
+    }
+
+    /// Handles the failure of a request: if the host refused the token of a GitHub App, the next request gets a new token.
+    pub(crate) async fn failed(&self, failure: &Failure) {
+        let is_refusal = failure.reason == Reason::GitAuthenticationFailed
+            || failure.reason == Reason::RepositoryNotFound;
+        if let Some(AppLogin { app, tokens }) = self.login.app.as_ref().filter(|_| is_refusal) {
+            tokens.discard(app).await;
+        }
+    }
 }
 
 /// Requests a set of references from a repository.
@@ -50,9 +106,13 @@ impl References {
         Self::with(Box::new(move |remote, wanted| {
             let git = git.of_tenant(&remote.tenant);
             let listing = async move {
-                git.references(&remote.url, &wanted, &remote.credentials)
-                    .await
-                    .map_err(|error| failure::source(&error))
+                let credentials = remote.credentials().await?;
+                let listing = git.references(&remote.url, &wanted, &credentials).await;
+                let listing = listing.map_err(|error| failure::source(&error));
+                if let Err(failure) = &listing {
+                    remote.failed(failure).await;
+                }
+                listing
             };
             listing.boxed()
         }))
@@ -130,7 +190,7 @@ mod tests {
         });
         let remote = |host: &str| Remote {
             url: RepositoryUrl::parse(&format!("https://{host}/team/infra")).unwrap(),
-            credentials: Credentials::default(),
+            login: Login::default(),
             identity: host.to_owned(),
             tenant: "team".to_owned(),
         };

@@ -9,12 +9,12 @@ use alustan_api::{ModuleSource, Reason, Terraform};
 use alustan_core::observed::SourceSeen;
 use alustan_core::observed::allow_list::Allowed;
 use alustan_registry::{DockerConfig, Registry};
-use alustan_source::{CommitId, Credentials, GitCache, Revision, inline_files, wrapper_files};
+use alustan_source::{CommitId, GitCache, Revision, inline_files, wrapper_files};
 
 use crate::remote::artifact::{Artifact, ArtifactLimits};
 use crate::remote::context_store::ContextStore;
 use crate::remote::failure::source;
-use crate::remote::git_refs::References;
+use crate::remote::git_refs::{Login, References};
 use crate::remote::polled_cache::{PollInterval, SendQuery, SendQueryWith};
 use crate::remote::queries::{Repository, image_name};
 use crate::remote::written_files::WrittenFiles;
@@ -32,7 +32,7 @@ pub(crate) struct Fetchers {
 /// Credentials of a source.
 #[derive(Clone, Copy)]
 pub(crate) struct SourceCredentials<'a> {
-    pub(crate) git: &'a Credentials,
+    pub(crate) git: &'a Login,
     /// Credentials for an OCI artifact. `None`: anonymous access.
     pub(crate) artifact: Option<&'a DockerConfig>,
 }
@@ -222,7 +222,7 @@ fn digest_revision(digits: &str) -> Result<Revision, Failure> {
 pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     image_name(tf)?;
     let credentials = SourceCredentials {
-        git: &Credentials::default(),
+        git: &Login::default(),
         artifact: None,
     };
     ModuleFiles::of(tf, credentials, &BTreeSet::new()).map(drop)

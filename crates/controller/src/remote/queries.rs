@@ -7,11 +7,11 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{GitRepo, Reason, Terraform};
 use alustan_core::digest as hash;
 use alustan_core::model::progress;
-use alustan_core::observed::SourceSeen;
 use alustan_core::observed::allow_list::Allowed;
+use alustan_core::observed::{GitToken, SourceSeen};
 use alustan_core::settings::Settings;
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef, Registry};
-use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
+use alustan_source::{ContextSpec, GitCache, Reference, RepositoryUrl, Revision};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, LogParams};
@@ -20,11 +20,12 @@ use tracing::warn;
 
 use crate::call::call;
 use crate::error::Error;
+use crate::github_app::BUILD_LEFT;
 use crate::remote::context_store::ContextStore;
 use crate::remote::failure::at_commit;
 use crate::remote::failure::registry;
 use crate::remote::failure::source;
-use crate::remote::git_refs::{References, Remote};
+use crate::remote::git_refs::{Login, References, Remote};
 use crate::remote::polled_cache::{PollInterval, SendQuery, SendQueryWith};
 
 /// Retry delay of a query that cannot be sent, for example because its Secret is invalid. After the Secret has been corrected, the next attempt uses
@@ -48,11 +49,12 @@ impl Repository {
     ///
     /// # Errors
     /// If a field of `spec.gitRepo` is invalid.
-    pub(crate) fn of(
-        tf: &Terraform,
-        repo: &GitRepo,
-        credentials: &Credentials,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn of(tf: &Terraform, repo: &GitRepo, login: &Login) -> Result<Self, Failure> {
+        if repo.github_app.is_some() && repo.credentials_secret.is_some() {
+            let message = "spec.gitRepo: at most one of githubApp and credentialsSecret may be set";
+            return Err(Failure::user(Reason::InvalidGitHubApp, message));
+        }
+        let credentials = &login.credentials;
         let wrong = |field: &str, error: &alustan_source::Error| {
             Failure::user(error.reason(), format!("spec.gitRepo.{field}: {error}"))
         };
@@ -75,7 +77,7 @@ impl Repository {
         let remote = Remote {
             identity: format!("{} as {secrets}", url.remote()),
             url,
-            credentials: credentials.clone(),
+            login: login.clone(),
             tenant: tf.namespace().unwrap_or_default(),
         };
         Ok(Self {
@@ -154,9 +156,13 @@ impl Repository {
                 let git = git.of_tenant(&repository.remote.tenant);
                 let newest = || revisions.borrow().clone();
                 let allows = |url: &RepositoryUrl| allowed.has_repository(url.remote());
-                let (url, credentials) = (&repository.remote.url, &repository.remote.credentials);
+                let credentials = match repository.remote.credentials().await {
+                    Ok(credentials) => credentials,
+                    Err(failure) => return (newest(), Err(failure)),
+                };
+                let url = &repository.remote.url;
                 let (revision, result) = git
-                    .find_context(url, &newest, &repository.spec, credentials, &allows)
+                    .find_context(url, &newest, &repository.spec, &credentials, &allows)
                     .await;
                 let seen = result
                     .map_err(|error| at_commit(&revision, &error))
@@ -164,7 +170,32 @@ impl Repository {
                         let commit = revision.commit.to_string();
                         store_and_describe(commit, context, &contexts)
                     });
+                if let Err(failure) = &seen {
+                    repository.remote.failed(failure).await;
+                }
                 (revision, seen)
+            })
+        })
+    }
+}
+
+impl Repository {
+    /// Returns the key of the query for a token of the GitHub App.
+    pub(crate) fn token_query(&self) -> String {
+        format!("token for repository {}", self.remote.identity)
+    }
+
+    /// Returns the request for a token of the GitHub App for a build.
+    pub(crate) fn token_sender(&self) -> SendQuery<GitToken> {
+        let remote = self.remote.clone();
+        Box::new(move || {
+            let remote = remote.clone();
+            Box::pin(async move {
+                let token = remote.token(BUILD_LEFT).await?;
+                token.ok_or_else(|| {
+                    let message = "spec.gitRepo.githubApp: the field is not set";
+                    Failure::user(Reason::InvalidGitHubApp, message)
+                })
             })
         })
     }
@@ -326,8 +357,9 @@ impl Repository {
         allowed: &Allowed,
     ) -> Result<Vec<u8>, Failure> {
         let git = git.of_tenant(&self.remote.tenant);
+        let credentials = self.remote.credentials().await?;
         let revision = git
-            .resolve(&self.remote.url, &self.reference, &self.remote.credentials)
+            .resolve(&self.remote.url, &self.reference, &credentials)
             .await
             .map_err(|error| source(&error))?;
         let context = git
@@ -335,7 +367,7 @@ impl Repository {
                 &self.remote.url,
                 &revision,
                 &self.spec,
-                &self.remote.credentials,
+                &credentials,
                 &|url| allowed.has_repository(url.remote()),
             )
             .await

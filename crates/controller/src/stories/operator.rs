@@ -8,7 +8,7 @@ use alustan_api::{Reason, Terraform, labels, names};
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image;
 use alustan_core::observed::{Answer, SourceSeen};
-use alustan_source::{CommitId, Credentials, Revision};
+use alustan_source::{CommitId, Revision};
 use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
@@ -25,6 +25,7 @@ use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
 use crate::memory_cluster::MemoryCluster;
 use crate::mirrors::Mirrors;
+use crate::remote::git_refs::Login;
 use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::polled_cache::{SendQuery, SendQueryWith};
 use crate::remote::push_request::PushRequest;
@@ -200,7 +201,7 @@ impl Operator {
         };
         found(BASE, None, Some(digest('b', 0))).await;
         let credentials = SourceCredentials {
-            git: &Credentials::default(),
+            git: &Login::default(),
             artifact: None,
         };
         let files = ModuleFiles::of(tf, credentials, &BTreeSet::new()).unwrap();

@@ -48,7 +48,7 @@ pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> 
     Some(Ref::new(labels.get(labels::NAME)?).within(labelled_namespace.unwrap_or(&namespace)))
 }
 
-/// Whether `object` is a build Secret, which has the credentials of a build in the build namespace.
+/// Whether `object` is a build Secret, which has credentials for the Job of the same name.
 pub(crate) fn is_build_secret(object: &impl ResourceExt) -> bool {
     let component = object.labels().get(labels::COMPONENT);
     component.is_some_and(|component| component == Component::Lent.as_str())
