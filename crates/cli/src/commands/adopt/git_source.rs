@@ -32,12 +32,16 @@ pub(crate) const GIT_REPOSITORY: &[Row] = &[
     ),
     differs(
         "secretRef",
-        "`gitRepo.sshKeySecret` with key `identity`, or `gitRepo.credentialsSecret`. The Secret must be in the namespace of the resource. Keys `bearerToken`, `caFile`, `certFile`, `keyFile` and GitHub App keys are not read: use `username`, `password` and `ca.crt`",
+        "`gitRepo.sshKeySecret` with key `identity`, `gitRepo.githubApp` with `provider: github`, or `gitRepo.credentialsSecret`. The Secret must be in the namespace of the resource. Keys `bearerToken`, `caFile`, `certFile`, `keyFile` and `githubAppInstallationOwner` are not read: use `username`, `password`, `ca.crt` and `githubAppInstallationID`",
     ),
     has("interval", "`gitRepo.interval`"),
     has("recurseSubmodules", "`gitRepo.submodules`"),
     lacks("timeout", "a fetch has a fixed time limit of 5 minutes"),
-    lacks("provider", "use a token in `gitRepo.credentialsSecret`").default_is("\"generic\""),
+    differs(
+        "provider",
+        "`github` is `gitRepo.githubApp`, which is set. Its tokens can only read the repository: add those of submodules and private modules to `githubApp.repositories`. With other providers, use a token in `gitRepo.credentialsSecret`",
+    )
+    .default_is("\"generic\""),
     lacks(
         "serviceAccountName",
         "use a token in `gitRepo.credentialsSecret`",
@@ -198,6 +202,9 @@ fn set_credentials(adoption: &mut Adoption, source: &Value, url: &str, options: 
         let key = json!({"name": secret, "key": "identity"});
         adoption.set("gitRepo.sshKeySecret", key);
         "identity and known_hosts"
+    } else if text(source, "/spec/provider") == Some("github") {
+        adoption.set("gitRepo.githubApp", json!({"secretRef": {"name": secret}}));
+        "githubAppID, githubAppInstallationID and githubAppPrivateKey"
     } else {
         adoption.set("gitRepo.credentialsSecret", json!({"name": secret}));
         "username and password"
@@ -273,6 +280,13 @@ mod tests {
         let (repository, _) = mapped(&ssh);
         let key = json!({"name": "git", "key": "identity"});
         assert_eq!(repository["sshKeySecret"], key);
+        let app = json!({"provider": "github", "secretRef": {"name": "app"}});
+        let (repository, adoption) = mapped(&app);
+        let wanted = json!({"secretRef": {"name": "app"}});
+        assert_eq!(repository["githubApp"], wanted);
+        assert_eq!(repository.get("credentialsSecret"), None);
+        let step = &adoption.steps[0].text;
+        assert!(step.contains("githubAppPrivateKey"), "{step}");
     }
 
     #[test]
