@@ -14,6 +14,7 @@ mod calls;
 mod cli;
 mod crd;
 mod defaults;
+mod fake_github;
 mod ha;
 mod kubectl;
 mod namespaced;

@@ -2,6 +2,7 @@
 //! Resources that the operator cannot parse exist from the start.
 
 mod bad_input;
+mod github_app;
 mod outputs;
 mod repositories;
 mod sources;

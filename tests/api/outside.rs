@@ -72,6 +72,11 @@ impl Outside {
         }
     }
 
+    /// Returns the response of the git server or registry, for another server in front of them.
+    pub(crate) async fn respond(&self, request: Request) -> Response<Body> {
+        serve(State(self.served.clone()), request).await
+    }
+
     /// Commits `module` as the module of the repository. Returns the revision.
     pub(crate) async fn commit(&self, module: &str) -> String {
         let repository = &self.served.repository;

@@ -315,6 +315,20 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
         let git = json!({"url": url, "sshKeySecret": {"name": "ssh", "key": "id"}});
         scene.apply(&with("ssh", "gitRepo", git)).await;
 
+        let key = format!(
+            "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\n",
+            canaries.plain("app")
+        );
+        let app = [
+            ("githubAppID", "12"),
+            ("githubAppInstallationID", "34"),
+            ("githubAppPrivateKey", key.as_str()),
+        ];
+        scene.secret("app", "Opaque", &app).await;
+        let url = format!("https://git.alustan.test/{}/web", scene.namespace);
+        let git = json!({"url": url, "githubApp": {"secretRef": {"name": "app"}}});
+        scene.apply(&with("app", "gitRepo", git)).await;
+
         let host = "private-registry.alustan.test";
         let config = scene.docker_config(host, "canary", &canaries.plain("registry"));
         scene
@@ -392,6 +406,7 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
         for (name, reason) in [
             ("https", "GitAuthenticationFailed"),
             ("ssh", "SshKeyInvalid"),
+            ("app", "InvalidGitHubApp"),
             ("registry", "RegistryUnauthorized"),
             ("garbage", "InvalidRegistryCredentials"),
         ] {
@@ -414,6 +429,7 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
             &[
                 ("https", &["https password"]),
                 ("ssh", &["ssh id"]),
+                ("app", &["app githubAppPrivateKey"]),
                 ("registry", &["registry config"]),
                 ("garbage", &["garbage config"]),
                 ("pg", &["pg conn_str", "pg-run inputs", "pg-pin pin"]),

@@ -41,4 +41,4 @@ pub use scene::{
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};
 pub use terraform_registry::TerraformRegistry;
-pub use tls::Certificate;
+pub use tls::{Certificate, TlsListener};

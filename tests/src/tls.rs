@@ -32,14 +32,14 @@ impl Certificate {
 }
 
 /// Accepts TLS connections. Ignores failed handshakes.
-pub(crate) struct TlsListener {
+pub struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
 }
 
 impl TlsListener {
     /// Listens on a free port of `host`.
-    pub(crate) async fn bind(host: &str, own: &Certificate) -> Self {
+    pub async fn bind(host: &str, own: &Certificate) -> Self {
         let certificate = CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap();
         let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -56,7 +56,7 @@ impl TlsListener {
     }
 
     /// Returns the address as `host:port`.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         self.listener.local_addr().unwrap().to_string()
     }
 }
