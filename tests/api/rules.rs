@@ -1012,6 +1012,31 @@ async fn invalid_or_reserved_output_metadata_is_refused() {
     let bad = [entry("a b", "vpc_id"), entry("a/b/c", "vpc_id")];
     let message = "each key must be a valid annotation name";
     refuses(&space, "/outputs/annotations", message, &bad).await;
+
+    let field = "/outputs/constantAnnotations";
+    let good = [
+        entry("reflector.v1.k8s.emberstack.com/reflection-allowed", "true"),
+        entry("nginx.ingress.kubernetes.io/x", ""),
+    ];
+    accepts(&space, field, &good).await;
+    let bad = [
+        labels::JSON_OUTPUTS,
+        "kubernetes.io/service-account.name",
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "control-plane.alpha.kubernetes.io/leader",
+    ];
+    let bad = bad.map(|key| entry(key, "x"));
+    refuses(&space, field, "reserved for the operator", &bad).await;
+    let message = "each key must be a valid annotation name";
+    refuses(&space, field, message, &[entry("a b", "x")]).await;
+    let twice = json!({"annotations": {"a": "b"}, "constantAnnotations": {"a": "b"}});
+    refuses(
+        &space,
+        "/outputs",
+        "must not have the same annotation",
+        &[twice],
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -155,6 +155,7 @@ pub enum Reason {
     Orphaned,
     OrphanedState,
     OutOfMemory,
+    OutputAnnotationReserved,
     OutputNotFound,
     OutputSensitive,
     OutputsOwnershipConflict,

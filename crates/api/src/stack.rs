@@ -29,9 +29,18 @@ const OUR_LABELS: &str = "!self.exists(key, key.startsWith('alustan.io/') || key
 const OUR_LABELS_HELP: &str = "must not have app.kubernetes.io/managed-by, app.kubernetes.io/component or alustan.io/…: these labels are reserved for the operator";
 const ANNOTATIONS: &str = "self.all(key, !format.qualifiedName().validate(key).hasValue())";
 const ANNOTATIONS_HELP: &str = "each key must be a valid annotation name";
-const OUR_ANNOTATIONS: &str = "!self.exists(key, key.startsWith('alustan.io/'))";
-const OUR_ANNOTATIONS_HELP: &str =
-    "must not have alustan.io/…: these annotations are reserved for the operator";
+const OUR_ANNOTATIONS: &str = "!self.exists(key, ['alustan.io/', 'kubernetes.io/', 'kubectl.kubernetes.io/', 'control-plane.alpha.kubernetes.io/'].exists(prefix, key.startsWith(prefix)))";
+const OUR_ANNOTATIONS_HELP: &str = "must not have alustan.io/…, kubernetes.io/…, kubectl.kubernetes.io/… or control-plane.alpha.kubernetes.io/…: these annotations are reserved for the operator and for Kubernetes";
+/// Prefixes of the annotations in [`OUR_ANNOTATIONS`].
+const RESERVED_ANNOTATIONS: [&str; 4] = [
+    "alustan.io/",
+    "kubernetes.io/",
+    "kubectl.kubernetes.io/",
+    "control-plane.alpha.kubernetes.io/",
+];
+const ONE_ANNOTATION: &str = "!(has(self.annotations) && has(self.constantAnnotations) && self.annotations.exists(key, key in self.constantAnnotations))";
+const ONE_ANNOTATION_HELP: &str =
+    "annotations and constantAnnotations must not have the same annotation";
 
 /// Source of values of variables. Exactly one of `secretRef`, `configMapRef`, `terraformRef` and `objectRef` must be set. The resource
 /// waits until each value exists.
@@ -224,6 +233,7 @@ pub struct ObjectsGone {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new(ONE_ANNOTATION).message(ONE_ANNOTATION_HELP))]
 pub struct OutputsSpec {
     /// Name of the Secret with the outputs, one key per output. Strings are stored verbatim, other values as JSON. An existing Secret that
     /// does not belong to this resource is not overwritten (`OutputsOwnershipConflict`). Default: `<name>-outputs`.
@@ -264,6 +274,28 @@ pub struct OutputsSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub status: Vec<String>,
+    /// Annotations of the Secret and the ConfigMap with constant values, for controllers that read them. Each value has at most 4,096
+    /// characters. Example: `reflector.v1.k8s.emberstack.com/reflection-allowed: "true"`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 50, "additionalProperties" = {"type": "string", "maxLength": 4096}))]
+    #[x_kube(validation = Rule::new(ANNOTATIONS).message(ANNOTATIONS_HELP))]
+    #[x_kube(validation = Rule::new(OUR_ANNOTATIONS).message(OUR_ANNOTATIONS_HELP))]
+    pub constant_annotations: BTreeMap<String, String>,
+}
+
+impl OutputsSpec {
+    /// Returns the field and the name of the first annotation that is reserved for the operator or for Kubernetes.
+    pub fn reserved_annotation(&self) -> Option<(&'static str, &str)> {
+        let from = self.annotations.keys().map(|key| ("annotations", key));
+        let constant = self.constant_annotations.keys();
+        let mut all = from.chain(constant.map(|key| ("constantAnnotations", key)));
+        let is_reserved = |key: &str| {
+            let mut prefixes = RESERVED_ANNOTATIONS.iter();
+            prefixes.any(|prefix| key.starts_with(prefix))
+        };
+        all.find(|(_, key)| is_reserved(key))
+            .map(|(field, key)| (field, key.as_str()))
+    }
 }
 
 /// Resource that blocks this resource: a dependency that is not ready, or a dependent of a deleted resource.

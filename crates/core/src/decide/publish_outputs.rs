@@ -1,5 +1,7 @@
 //! Publication of outputs to a Secret and a ConfigMap.
 
+use std::collections::BTreeMap;
+
 use alustan_api::report::Failure;
 use alustan_api::run::{Output, Outputs, PublishedOutputs, StatusOutputs};
 use alustan_api::{Reason, Terraform, labels};
@@ -80,6 +82,16 @@ pub(super) fn failure_key(run_key: &str, tf: &Terraform) -> String {
 /// Selects the outputs that `spec.outputs` names.
 fn select(tf: &Terraform, outputs: &Outputs) -> Result<SelectedOutputs, Failure> {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
+    if let Some((field, annotation)) = spec.reserved_annotation() {
+        let message = format!(
+            "spec.outputs.{field}.{annotation}: this annotation is reserved for the operator or for \
+             Kubernetes; remove it"
+        );
+        return Err(Failure::user(
+            Reason::OutputAnnotationReserved,
+            unpublished(&message),
+        ));
+    }
     let by_key = spec.keys.iter().map(|(key, name)| {
         let output = find(outputs, &format!("keys.{key}"), name)?;
         Ok((key.clone(), output.clone()))
@@ -114,8 +126,10 @@ fn select(tf: &Terraform, outputs: &Outputs) -> Result<SelectedOutputs, Failure>
         }
         Ok((annotation.clone(), outputs::text(&output.value)))
     });
+    let mut annotations: BTreeMap<_, _> = annotations.collect::<Result<_, _>>()?;
+    annotations.extend(spec.constant_annotations);
     Ok(SelectedOutputs {
-        annotations: annotations.collect::<Result<_, _>>()?,
+        annotations,
         outputs: selected,
     })
 }

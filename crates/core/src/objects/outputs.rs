@@ -18,7 +18,7 @@ use crate::digest;
 pub struct SelectedOutputs {
     /// Outputs by their key in the data of the Secret or ConfigMap.
     pub outputs: Outputs,
-    /// Annotations to set on the Secret and the ConfigMap, by name. The value of each annotation is an output.
+    /// Annotations to set on the Secret and the ConfigMap, by name: outputs and constants.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -34,11 +34,17 @@ pub fn name(tf: &Terraform) -> String {
 /// Returns a description of the objects in `spec.outputs` of `tf`: their names, and a digest of the other fields of `spec.outputs`.
 pub fn published_objects(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
-    // Without `status`, the digest is that of earlier versions of the operator, so that an upgrade starts no run.
-    let how = if spec.status.is_empty() {
-        json!([spec.keys, spec.labels, spec.annotations])
-    } else {
-        json!([spec.keys, spec.labels, spec.annotations, spec.status])
+    // Without `status` and constants, the digest is that of earlier versions of the operator, so that an upgrade starts no run.
+    let how = match (spec.status.is_empty(), spec.constant_annotations.is_empty()) {
+        (true, true) => json!([spec.keys, spec.labels, spec.annotations]),
+        (false, true) => json!([spec.keys, spec.labels, spec.annotations, spec.status]),
+        (_, false) => json!([
+            spec.keys,
+            spec.labels,
+            spec.annotations,
+            spec.status,
+            spec.constant_annotations
+        ]),
     };
     PublishedOutputs {
         secret: name(tf),

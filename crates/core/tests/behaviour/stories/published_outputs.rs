@@ -103,8 +103,10 @@ fn labels_in_spec_do_not_replace_labels_of_the_operator() {
         "configMapName": "web-values",
         "labels": {"argocd.argoproj.io/secret-type": "cluster", labels::UID: "another"},
         "annotations": {"example.com/zones": "zones", "example.com/server": "endpoint"},
+        "constantAnnotations": {"reloader.stakater.com/match": "true"},
     }));
     let wanted = texts([
+        ("reloader.stakater.com/match", "true"),
         ("example.com/zones", r#"["a","b"]"#),
         ("example.com/server", "https://api.test"),
     ]);
@@ -140,6 +142,16 @@ fn labels_in_spec_do_not_replace_labels_of_the_operator() {
     json!({"annotations": {"example.com/config": "config"}}),
     "OutputSensitive",
     "spec.outputs.annotations.example.com/config: output config is sensitive"
+)]
+#[case::reserved(
+    json!({"annotations": {"alustan.io/json-outputs": "zones"}}),
+    "OutputAnnotationReserved",
+    "spec.outputs.annotations.alustan.io/json-outputs: this annotation is reserved"
+)]
+#[case::reserved_constant(
+    json!({"constantAnnotations": {"kubernetes.io/service-account.name": "default"}}),
+    "OutputAnnotationReserved",
+    "spec.outputs.constantAnnotations.kubernetes.io/service-account.name: this annotation is reserved"
 )]
 fn invalid_outputs_field_stalls_until_it_changes(
     #[case] spec: Value,
@@ -191,6 +203,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
 #[case::keys("/outputs/keys", json!({"server": "endpoint"}))]
 #[case::labels("/outputs/labels", json!({"team": "infra"}))]
 #[case::annotations("/outputs/annotations", json!({"example.com/server": "endpoint"}))]
+#[case::constants("/outputs/constantAnnotations", json!({"example.com/a": "true"}))]
 #[case::config_map("/outputs/configMapName", json!("web-values"))]
 #[case::secret("/outputs/secretName", json!("shared"))]
 #[case::status("/outputs/status", json!(["endpoint"]))]
