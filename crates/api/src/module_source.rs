@@ -2,7 +2,7 @@
 
 use kube_core::Duration;
 
-use crate::spec::{GitRepo, InlineModule, OciArtifact, RemoteModule, TerraformSpec};
+use crate::spec::{GitHubApp, GitRepo, InlineModule, OciArtifact, RemoteModule, TerraformSpec};
 
 /// Kind of the source of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,5 +92,10 @@ impl TerraformSpec {
     /// Whether requests to the git repository use credentials.
     pub fn has_git_credentials(&self) -> bool {
         self.git_repo.as_ref().is_some_and(GitRepo::has_credentials)
+    }
+
+    /// Returns the GitHub App whose tokens requests to the git repository use.
+    pub fn github_app(&self) -> Option<&GitHubApp> {
+        self.git_repo.as_ref()?.github_app.as_ref()
     }
 }

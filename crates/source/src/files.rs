@@ -79,7 +79,7 @@ fn select(
         (path.clone(), file.executable, size)
     }));
     let mut closure = Closure::new(Arc::new(tree), revision, false);
-    closure.start(path, &spec.includes()?)?;
+    closure.start(path, &spec.includes()?, spec.wrapper)?;
     spec.valid_var_files()?
         .iter()
         .try_for_each(|file| closure.add_var_file(file))?;

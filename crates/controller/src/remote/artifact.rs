@@ -90,6 +90,7 @@ impl Artifact {
                 include: vec![String::new()],
                 var_files: tf.spec.var_files.clone(),
                 submodules: false,
+                wrapper: tf.spec.wrapper(),
             },
             tenant: tf.namespace().unwrap_or_default(),
         })

@@ -42,6 +42,7 @@ impl WrittenFiles {
                 // The whole source.
                 include: vec![String::new()],
                 var_files: tf.spec.var_files.clone(),
+                wrapper: tf.spec.wrapper(),
                 ..ContextSpec::default()
             },
             digest,

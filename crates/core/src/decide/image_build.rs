@@ -238,7 +238,7 @@ fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
 fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
     let token = case.image.git_token.as_ref().and_then(Answer::value);
-    if token.is_none() && case.tf.spec.git_repo.github_app.is_some() {
+    if token.is_none() && case.tf.spec.github_app().is_some() {
         return None;
     }
     let secret = secrets::build_secret(case.tf, &job, case.seen.found(), token, case.settings);
@@ -247,7 +247,7 @@ fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Ste
 
 /// Returns the summary while the token of the GitHub App is unknown. `None` if the build can start.
 fn token_wait(case: &ReconcileCase<'_>) -> Option<Summary> {
-    case.tf.spec.git_repo.github_app.as_ref()?;
+    case.tf.spec.github_app()?;
     match &case.image.git_token {
         Some(Answer::Known(_) | Answer::Failed { last: Some(_), .. }) => None,
         Some(Answer::Failed {

@@ -129,8 +129,7 @@ impl Prepared<'_> {
     /// Whether the operator needs the token of the GitHub App for a pod that executes `init`: for the build of a missing image, whose `digest` is
     /// `None`, and for a destroy in the base image.
     pub fn needs_git_token(&self, digest: &Answer<Option<String>>) -> bool {
-        let repository = self.tf.spec.git_repo.as_ref();
-        let is_usable = repository.is_some_and(|repository| repository.github_app.is_some())
+        let is_usable = self.tf.spec.github_app().is_some()
             && !self.tf.spec.suspend
             && self.query_refusal().is_none();
         let builds = matches!(digest, Answer::Known(None));

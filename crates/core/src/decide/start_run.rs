@@ -22,6 +22,7 @@ use crate::model::{approval_policy, pod_options, progress};
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
+use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
 /// Maximum number of names of pods of earlier runs in the run record.

@@ -65,7 +65,8 @@ pub fn job(
     Job {
         spec: Some(JobSpec {
             active_deadline_seconds: Some(DEADLINE),
-            backoff_limit: Some(2),
+            backoff_limit: Some(0),
+            pod_replacement_policy: Some("Failed".to_owned()),
             ttl_seconds_after_finished: Some(TTL_AFTER_FINISHED),
             template: pod_options::apply(&settings.pods.runs, &[], template),
             ..JobSpec::default()
