@@ -150,9 +150,8 @@ async fn wait(
     wanted: impl Fn(&Terraform) -> bool,
 ) -> Terraform {
     let condition = |tf: Option<&Terraform>| tf.is_some_and(&wanted);
-    let result =
-        tokio::time::timeout(DEADLINE, await_condition(api.clone(), name, condition)).await;
-    if let Ok(result) = result {
+    let wait = Box::pin(await_condition(api.clone(), name, condition));
+    if let Ok(result) = tokio::time::timeout(DEADLINE, wait).await {
         return result.unwrap().unwrap();
     }
     let last = api.get(name).await.unwrap();

@@ -162,7 +162,7 @@ mod alone {
     /// done twice.
     #[tokio::test]
     async fn ha_upgrade_continues_runs_and_builds_of_an_earlier_operator() {
-        scene_without_operator("upgrade", async |scene| {
+        Box::pin(scene_without_operator("upgrade", async |scene| {
             scene.cluster.run("hack/earlier", &["install"]).await;
             let base = own_base(&scene).await;
             let counter = Counter::start().await;
@@ -295,7 +295,7 @@ mod alone {
             }
             assert_eq!(counter.creations_and_destructions(), (made, made));
             scene.nothing_left().await;
-        })
+        }))
         .await;
     }
 }

@@ -137,14 +137,7 @@ impl Session {
         let search_path = vars
             .get("PATH")
             .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-        let engine = EngineProgram::find(search_path).ok_or_else(|| {
-            let message = "the image has no `terraform` in PATH";
-            user(Reason::EngineNotFound, message)
-        })?;
-        let wrapper = inputs
-            .wrapper
-            .map(|name| WrapperProgram::needed(name, search_path));
-        let wrapper = wrapper.transpose()?;
+        let (engine, wrapper) = find_programs(search_path, &inputs)?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = declared_variables(&paths, &directory, &inputs, engine.kind);
@@ -250,6 +243,24 @@ impl Session {
     pub(crate) fn last_begun(&self) -> i64 {
         self.claimed.begun.max(self.claimed.attempted)
     }
+}
+
+/// Returns the engine, and the wrapper if the resource selects one.
+///
+/// # Errors
+/// A program is not in `search_path`.
+fn find_programs(
+    search_path: &str,
+    inputs: &RunInputs,
+) -> Result<(EngineProgram, Option<WrapperProgram>), Failure> {
+    let engine = EngineProgram::find(search_path).ok_or_else(|| {
+        let message = "the image has no `terraform` in PATH";
+        user(Reason::EngineNotFound, message)
+    })?;
+    let wrapper = inputs
+        .wrapper
+        .map(|name| WrapperProgram::needed(name, search_path));
+    Ok((engine, wrapper.transpose()?))
 }
 
 /// Returns the variables that the module in `directory` declares. With a wrapper, also those of the local modules that its configuration names.
