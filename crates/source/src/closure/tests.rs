@@ -161,7 +161,7 @@ fn variable_file_is_relative_to_the_resolved_module_folder() {
 #[case::missing(
     "../env/prod.tfvars",
     "VarFileNotFound",
-    "no file `env/prod.tfvars` at commit c0ffee"
+    "no file `env/prod.tfvars` in the repository at commit c0ffee"
 )]
 #[case::folder("../env/x.tfvars", "VarFileNotFound", "it is a folder")]
 #[case::submodule("../sub/x.tfvars", "VarFileNotFound", "gitRepo.submodules: true")]
