@@ -54,7 +54,6 @@ pub(crate) struct FileRequest {
 /// for example because of invalid syntax. Invalid syntax therefore never causes an error.
 pub(crate) struct Closure {
     tree: Arc<Tree>,
-    commit: String,
     root: String,
     /// Folder of each module, without symbolic links. Module sources are relative to the folder of their module, as for the engine.
     modules: BTreeSet<String>,
@@ -112,10 +111,9 @@ impl Closure {
     pub(crate) const BYTES: u64 = 8 << 20;
 
     /// Returns an empty closure. `submodules`: whether submodules are fetched.
-    pub(crate) fn new(tree: Arc<Tree>, commit: &str, submodules: bool) -> Self {
+    pub(crate) fn new(tree: Arc<Tree>, submodules: bool) -> Self {
         Self {
             tree,
-            commit: commit.to_owned(),
             root: String::new(),
             modules: BTreeSet::new(),
             unread: Vec::new(),
@@ -309,7 +307,6 @@ impl Closure {
             }
             Err(Unresolvable::Missing) => Err(Error::PathNotFound {
                 path: path.to_owned(),
-                commit: self.commit.clone(),
             }),
             Err(Unresolvable::Outside) => Err(invalid_path(
                 path,
@@ -360,7 +357,6 @@ impl Closure {
             .ok_or_else(|| invalid("leads out of the repository"))?;
         let not_found = |why| Error::VarFileNotFound {
             path: path.clone(),
-            commit: self.commit.clone(),
             why,
         };
         let followed = self

@@ -91,7 +91,7 @@ impl Repository {
     /// # Errors
     /// [`Error`] if the closure refuses the module, or if a file cannot be read.
     pub fn local_modules(&self, root: &str) -> Result<LocalModules, Error> {
-        let mut closure = Closure::new(self.tree.clone(), "corpus", false);
+        let mut closure = Closure::new(self.tree.clone(), false);
         closure.start(root, &[], None)?;
         let mut locations = BTreeMap::new();
         loop {
@@ -131,7 +131,7 @@ impl Repository {
         root: &str,
         wrapper: WrapperName,
     ) -> Result<BTreeSet<String>, Error> {
-        let mut closure = Closure::new(self.tree.clone(), "context", false);
+        let mut closure = Closure::new(self.tree.clone(), false);
         closure.start(root, &[], Some(wrapper))?;
         loop {
             let requests = closure.files_to_read();

@@ -4,7 +4,7 @@ mod git_failure;
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use alustan_api::{Reason, revision};
+use alustan_api::Reason;
 
 pub use git_failure::GitFailure;
 
@@ -47,25 +47,18 @@ pub enum Error {
         why: &'static str,
     },
     /// The commit does not have a file of `spec.varFiles`.
-    #[error(
-        "spec.varFiles: there is no file `{path}` in the {} {commit}{why}",
-        kind_of(commit)
-    )]
+    #[error("spec.varFiles: there is no file `{path}`{why}")]
     VarFileNotFound {
         /// Path from the root of the repository.
         path: String,
-        /// Commit in which the file was searched.
-        commit: String,
         /// Additional reason with a leading space, or empty.
         why: &'static str,
     },
     /// The path does not exist in the repository.
-    #[error("path `{path}` does not exist in the {} {commit}", kind_of(commit))]
+    #[error("path `{path}` does not exist")]
     PathNotFound {
         /// Path from the root of the repository.
         path: String,
-        /// Commit, or digest of an artifact, in which the path was searched.
-        commit: String,
     },
     /// A source other than a git repository is invalid.
     #[error("{field}: {why}")]
@@ -386,14 +379,6 @@ impl Error {
             | Self::RepositoryTooLarge { .. }
             | Self::Submodule { .. } => false,
         }
-    }
-}
-
-fn kind_of(revision: &str) -> &'static str {
-    if revision::is_digest(revision) {
-        "source at"
-    } else {
-        "repository at commit"
     }
 }
 

@@ -30,18 +30,13 @@ pub struct SourceFile {
 /// Files of a module, by path from the root of the source. A path has no empty component, no `.` and no `..`.
 pub type SourceFiles = BTreeMap<String, SourceFile>;
 
-/// Packs the files that the module at [`ContextSpec::path`] needs, like [`GitCache::fetch_context`](crate::GitCache::fetch_context). `revision`:
-/// revision of the files, for messages.
+/// Packs the files that the module at [`ContextSpec::path`] needs, like [`GitCache::fetch_context`](crate::GitCache::fetch_context).
 ///
 /// # Errors
 /// If the module is invalid, or if its files exceed the limits of a context.
-pub fn pack_files(
-    files: &SourceFiles,
-    revision: &str,
-    spec: &ContextSpec,
-) -> Result<Context, Error> {
+pub fn pack_files(files: &SourceFiles, spec: &ContextSpec) -> Result<Context, Error> {
     let path = spec.folder()?;
-    let selection = select(files, revision, spec, &path)?;
+    let selection = select(files, spec, &path)?;
     let items = selection.entries.keys().filter_map(|path| {
         let file = files.get(path)?;
         let item = Item::File {
@@ -68,17 +63,12 @@ fn not_packed(source: io::Error) -> Error {
     cache_error("pack", Path::new("the context"), source)
 }
 
-fn select(
-    files: &SourceFiles,
-    revision: &str,
-    spec: &ContextSpec,
-    path: &str,
-) -> Result<Selection, Error> {
+fn select(files: &SourceFiles, spec: &ContextSpec, path: &str) -> Result<Selection, Error> {
     let tree = Tree::of_files(files.iter().map(|(path, file)| {
         let size = file.content.len() as u64;
         (path.clone(), file.executable, size)
     }));
-    let mut closure = Closure::new(Arc::new(tree), revision, false);
+    let mut closure = Closure::new(Arc::new(tree), false);
     closure.start(path, &spec.includes()?, spec.wrapper)?;
     spec.valid_var_files()?
         .iter()
@@ -137,7 +127,7 @@ mod tests {
             ("a/main.tf", "output \"x\" {}"),
             ("other/main.tf", ""),
         ]);
-        let context = pack_files(&files, "sha256:ab", &spec("net")).unwrap();
+        let context = pack_files(&files, &spec("net")).unwrap();
         assert_eq!(context.module_path, "net");
         assert_eq!(context.module_backend.as_deref(), Some("s3"));
         assert_eq!(context.files, 2);
@@ -151,16 +141,14 @@ mod tests {
             include: vec![String::new()],
             ..spec("net")
         };
-        let context_of_all = pack_files(&files, "sha256:ab", &whole).unwrap();
+        let context_of_all = pack_files(&files, &whole).unwrap();
         assert_eq!(context_of_all.files, 3, "include of the root");
-        let again = pack_files(&files, "sha256:cd", &spec("net")).unwrap();
-        assert_eq!(again.digest, context.digest, "independent of the revision");
     }
 
     #[test]
     fn module_that_leaves_its_source_is_refused() {
         let refused = |texts: &[(&str, &str)], spec: &ContextSpec| {
-            let error = pack_files(&files(texts), "sha256:ab", spec).unwrap_err();
+            let error = pack_files(&files(texts), spec).unwrap_err();
             (error.reason().to_string(), error.to_string())
         };
         let outside = [("main.tf", "module \"a\" {\n  source = \"../a\"\n}\n")];
@@ -168,7 +156,7 @@ mod tests {
         assert_eq!(reason, "PathLeavesRepository");
         let (reason, message) = refused(&[("main.tf", "")], &spec("net"));
         assert_eq!(reason, "PathNotFound");
-        assert!(message.contains("source at sha256:ab"), "{message}");
+        assert_eq!(message, "path `net` does not exist");
         let var_file = ContextSpec {
             var_files: vec!["prod.tfvars".to_owned()],
             ..ContextSpec::default()
@@ -188,7 +176,7 @@ mod tests {
                 (format!("f{number}.txt"), file)
             })
             .collect();
-        let error = pack_files(&many, "sha256:ab", &ContextSpec::default()).unwrap_err();
+        let error = pack_files(&many, &ContextSpec::default()).unwrap_err();
         assert_eq!(error.reason().as_str(), "ContextTooLarge");
     }
 }

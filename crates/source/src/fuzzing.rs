@@ -24,7 +24,7 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
     let listing = format!("100644 blob a 1\ta/{name}\0{AROUND}");
     let mut tree = Tree::read(listing.as_bytes()).unwrap_or_default();
     tree.set_link("link".to_owned(), "b".to_owned());
-    let mut closure = Closure::new(Arc::new(tree), "c0ffee", true);
+    let mut closure = Closure::new(Arc::new(tree), true);
     closure.start("a", &["b".to_owned()], Some(WrapperName::Terragrunt))?;
     loop {
         let requests = closure.files_to_read();

@@ -195,9 +195,8 @@ impl Artifact {
         let (spec, digits) = (self.spec.clone(), digits.to_owned());
         unblocked(move || {
             let _permit = unpacking;
-            let revision = format!("{}{digits}", revision::DIGEST_PREFIX);
             artifact_files(format, &content)
-                .and_then(|files| pack_files(&files, &revision, &spec))
+                .and_then(|files| pack_files(&files, &spec))
                 .map_err(|error| at_digest(FIELD, &digits, &error))
         })
         .await

@@ -91,7 +91,7 @@ impl WrittenFiles {
                 digest,
                 ..
             } = &source;
-            pack_files(files, digest, spec).map_err(|error| at_digest(field, digest, &error))
+            pack_files(files, spec).map_err(|error| at_digest(field, digest, &error))
         })
         .await
     }

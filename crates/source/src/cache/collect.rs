@@ -110,11 +110,9 @@ impl RepositoryCall<'_> {
     pub(super) async fn closure(
         &self,
         tree: &Arc<Tree>,
-        commit: &CommitId,
         module: &WantedModule<'_>,
         facts: &KnownFacts,
     ) -> Result<Selection, Error> {
-        let commit = commit.to_string();
         let (path, include) = (module.path.to_owned(), module.include.to_vec());
         let var_files = module.var_files.to_vec();
         let (tree, submodules) = (tree.clone(), module.submodules);
@@ -125,7 +123,7 @@ impl RepositoryCall<'_> {
             bytes: self.options.context_bytes,
         };
         let started = move || {
-            let mut closure = Closure::new(tree, &commit, submodules);
+            let mut closure = Closure::new(tree, submodules);
             closure.start(&path, &include, wrapper)?;
             var_files
                 .iter()

@@ -105,8 +105,7 @@ impl GitCache {
                     .map_err(|why| call.unusable(&graft.path, why))?;
             }
             let tree = &grafted.tree;
-            let commit_id = &commit.revision.commit;
-            let selection = call.closure(tree, commit_id, module, &self.facts).await?;
+            let selection = call.closure(tree, module, &self.facts).await?;
             let missing = selection.submodules.first().filter(|_| module.submodules);
             let Some(path) = missing else {
                 return Ok(Selected {

@@ -86,11 +86,7 @@ async fn invalid_module_or_path_is_reported_with_its_reason() {
             "nowhere/main.tf:1: module \"x\"",
         ),
         ("link", "SymlinkLeavesContext", "`link/l` -> `/etc/passwd`"),
-        (
-            "nothing",
-            "PathNotFound",
-            "`nothing` does not exist in the repository",
-        ),
+        ("nothing", "PathNotFound", "path `nothing` does not exist"),
         ("file", "InvalidPath", "is a file"),
         ("../x", "InvalidPath", "contains `..`"),
         ("/etc", "InvalidPath", "is absolute"),

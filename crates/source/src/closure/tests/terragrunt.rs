@@ -5,7 +5,7 @@ use super::*;
 /// Computes the closure of the unit in folder `root` with file contents by path. All other files are empty.
 fn close_unit(tree: &Tree, contents: &[(&str, &str)], root: &str) -> Selection {
     let contents: HashMap<_, _> = contents.iter().copied().collect();
-    let mut closure = Closure::new(Arc::new(tree.clone()), "c0ffee", false);
+    let mut closure = Closure::new(Arc::new(tree.clone()), false);
     let wrapper = Some(WrapperName::Terragrunt);
     closure.start(root, &[], wrapper).unwrap();
     loop {
