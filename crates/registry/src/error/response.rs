@@ -103,11 +103,11 @@ pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
         texts.push(inner.to_string());
         source = inner.source();
     }
-    let detail = short(
-        texts
-            .last()
-            .map_or("the connection was interrupted", String::as_str),
-    );
+    let last = texts
+        .last()
+        .map_or("the connection was interrupted", String::as_str);
+    let host = error.url().and_then(reqwest::Url::host_str);
+    let detail = short(unknown_host(last, host).as_deref().unwrap_or(last));
     let all = texts.join("; ").to_lowercase();
     let failure = if error.is_builder() {
         Failure::Other
@@ -117,6 +117,20 @@ pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
         Failure::Unreachable
     };
     (failure, detail)
+}
+
+/// Returns the message for the error `text` of the resolver, if DNS has no address for a name. Such a text contains the query in debug format:
+/// `no records found for Query { name: Name("registry.example.com."), query_type: AAAA, query_class: IN }`. `host`: host name in the URL. The
+/// query can have a search domain of `resolv.conf` in addition.
+fn unknown_host(text: &str, host: Option<&str>) -> Option<String> {
+    let (_, query) = text.split_once("no records found for Query { name: Name(\"")?;
+    let (name, _) = query.split_once('"')?;
+    let host = host
+        .filter(|host| name.starts_with(host))
+        .unwrap_or_else(|| name.trim_end_matches('.'));
+    Some(format!(
+        "the host name {host} does not exist; check the field that contains it, for example `containerRegistry.imageName`"
+    ))
 }
 
 fn words(envelope: &Envelope) -> String {

@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use alustan_api::Reason;
+use reqwest::dns::{Name, Resolve, Resolving};
 use rstest::rstest;
 
 use super::*;
@@ -75,4 +78,37 @@ fn lost_upload_session_is_recognised(
     let body = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, _) = read_upload_answer(status, body.as_bytes());
     assert_eq!(failure == Failure::UploadLost, expected, "{failure:?}");
+}
+
+/// Returns the error of the resolver for a name without address.
+struct NoAddress(&'static str);
+
+impl Resolve for NoAddress {
+    fn resolve(&self, _: Name) -> Resolving {
+        let text = format!(
+            "no records found for Query {{ name: Name(\"{}\"), query_type: AAAA, query_class: IN }}",
+            self.0
+        );
+        Box::pin(async move { Err(text.into()) })
+    }
+}
+
+#[rstest]
+#[case::name("registry.example.tst.")]
+#[case::name_with_search_domain("registry.example.tst.team.svc.cluster.local.")]
+#[tokio::test]
+async fn missing_host_name_is_reported_without_the_query(#[case] queried: &'static str) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .dns_resolver(Arc::new(NoAddress(queried)))
+        .build()
+        .unwrap();
+    let request = client.get("http://registry.example.tst:5000/v2/");
+    let (failure, detail) = read_request(&request.send().await.unwrap_err());
+    assert_eq!(failure, Failure::Unreachable);
+    assert_eq!(
+        detail,
+        "the host name registry.example.tst does not exist; check the field that contains it, for example `containerRegistry.imageName`"
+    );
 }
