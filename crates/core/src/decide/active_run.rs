@@ -2,7 +2,7 @@
 
 use alustan_api::conditions::Convergence;
 use alustan_api::report::Failure;
-use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
+use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec, Trigger};
 use alustan_api::{Reason, State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
@@ -193,6 +193,9 @@ impl ReconcileCase<'_> {
             _ if self.current.cancel => "being cancelled",
             (RunKind::Destroy, _) => "destroying",
             (_, RunPhase::Applying) => "applying",
+            _ if matches!(run.trigger, Trigger::Approval { .. }) => {
+                "about to apply the approved plan"
+            }
             (_, _) => "planning",
         };
         let log_command = logs(self.tf, &run.job);

@@ -102,6 +102,10 @@ fn nothing_is_applied_before_approval() {
     );
 
     world.approve();
+    world.run_to(Stage::Planning);
+    let message = world.status().message;
+    let activity = format!("run 2 (approval {id}) is about to apply the approved plan; logs: ");
+    assert!(message.starts_with(&activity), "{message}");
     world.settle();
     assert!(world.is_ready());
     assert_eq!(world.kinds(), [PLANNED, APPLIED]);
