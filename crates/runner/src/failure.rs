@@ -216,11 +216,14 @@ const STALE: &[&str] = &[
     "error: saved plan does not match the given state",
 ];
 
+/// Messages of the engine for a variable without value, or with an invalid value. `<value for var.NAME>` is the position of a syntax error in the
+/// environment variable `TF_VAR_NAME`.
 const MISSING_VALUE: &[&str] = &[
     "no value for required variable",
     "invalid value for variable",
     "invalid value for input variable",
     "variables not allowed",
+    "<value for var.",
 ];
 
 /// Messages of the engine for invalid configuration: a retry would fail with the same message. Ignored for [`RunStep::Apply`]: the plan

@@ -50,9 +50,10 @@ pub fn to_text(values: &Values) -> Vec<u8> {
     serde_json::to_vec_pretty(values).unwrap_or_default()
 }
 
-/// Rewrites an error of the engine that refers to lines of [`FILE`]. Replaces each reference to a line by the field of the resource that sets the
-/// variable: `spec.variables.NAME` for names in `own`, and `spec.variablesFrom` for other names. Removes the lines of the file that the engine
-/// quotes.
+/// Rewrites an error of the engine that refers to lines of [`FILE`], or to the value of an environment variable `TF_VAR_NAME` that the runner
+/// sets. Replaces each reference by the field of the resource that sets the variable: `spec.variables.NAME` for names in `own`, and
+/// `spec.variablesFrom` for other names. Removes the lines of the file that the engine quotes. For a string that is not a value of the complex
+/// type of its variable, adds which value is required. Replaces the command line options that the engine suggests by fields.
 pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     let is_quoted = |line: &&str| {
         let number = line.split_once(':').map(|(number, _)| number);
@@ -62,7 +63,14 @@ pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     };
     let mut lines = error.lines().peekable();
     let mut text = Vec::new();
+    let mut unparsed = BTreeSet::new();
     while let Some(line) = lines.next() {
+        if let Some(name) = unparsed_variable(line) {
+            lines.next_if_eq(&"(source code not available)");
+            text.push(format!("on {}:", field_of(name, own)));
+            unparsed.insert(name);
+            continue;
+        }
         if !line.starts_with(&format!("on {FILE} line ")) {
             text.push(line.to_owned());
             continue;
@@ -73,12 +81,100 @@ pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
         }
         let name = quoted.first().and_then(|line| line.split('"').nth(1));
         text.push(match name {
-            Some(name) if own.contains(name) => format!("on spec.variables.{name}:"),
-            Some(name) => format!("on variable {name} of spec.variablesFrom:"),
+            Some(name) => format!("on {}:", field_of(name, own)),
             None => "on spec.variables:".to_owned(),
         });
     }
-    text.join("\n")
+    let text = without_not_set(&text.join("\n"), &unparsed);
+    let text = replace_sentence(
+        &text,
+        OPTIONS,
+        "Set it in spec.variables or spec.variablesFrom.",
+    );
+    unparsed.extend(unsuitable_variables(error, own));
+    with_advice(&text, &unparsed, own)
+}
+
+/// Sentence of the engine about a variable without value.
+const OPTIONS: &str =
+    "Use a -var or -var-file command line argument to provide a value for this variable.";
+
+fn field_of(name: &str, own: &BTreeSet<String>) -> String {
+    if own.contains(name) {
+        format!("spec.variables.{name}")
+    } else {
+        format!("variable {name} of spec.variablesFrom")
+    }
+}
+
+/// Returns the variable whose value has the syntax error at the position `line`.
+fn unparsed_variable(line: &str) -> Option<&str> {
+    let (name, _) = line.strip_prefix("on <value for var.")?.split_once('>')?;
+    Some(name)
+}
+
+/// Returns the variables in `own` whose environment variable has a value of another type. The engine may wrap its text at any space. Variables
+/// that are not in `own` are ignored: `spec.runner.envFromSecrets` may set them, also with a simple type.
+fn unsuitable_variables<'a>(error: &'a str, own: &BTreeSet<String>) -> Vec<&'a str> {
+    let words: Vec<&str> = error.split_whitespace().collect();
+    let name = |window: &[&'a str]| match *window {
+        ["the", name, "environment"] => name.strip_prefix("TF_VAR_"),
+        _ => None,
+    };
+    let names = words.windows(3).filter_map(name);
+    names.filter(|name| own.contains(*name)).collect()
+}
+
+/// Removes the errors about required variables in `names` without value: the engine reports them because it could not parse the values.
+fn without_not_set(text: &str, names: &BTreeSet<&str>) -> String {
+    let is_not_set = |error: &&str| {
+        let words = error.split_whitespace().collect::<Vec<_>>().join(" ");
+        names
+            .iter()
+            .any(|name| words.contains(&format!("input variable \"{name}\" is not set")))
+    };
+    let mut errors = text.split("\nError: ");
+    let first = errors.next().unwrap_or_default().to_owned();
+    errors
+        .filter(|error| !is_not_set(error))
+        .fold(first, |text, error| format!("{text}\nError: {error}"))
+}
+
+/// Replaces `sentence`, which the engine may wrap at any space.
+fn replace_sentence(text: &str, sentence: &str, replacement: &str) -> String {
+    let after = |text: &'_ str| {
+        let mut words = sentence.split(' ');
+        let rest = words.try_fold(text, |rest, word| rest.trim_start().strip_prefix(word))?;
+        Some(rest.to_owned())
+    };
+    let first = sentence.split(' ').next().unwrap_or_default();
+    let found = text.match_indices(first).find_map(|(at, _)| {
+        let (before, rest) = text.split_at_checked(at)?;
+        Some((before, after(rest)?))
+    });
+    match found {
+        Some((before, rest)) => {
+            let rest = replace_sentence(&rest, sentence, replacement);
+            format!("{before}{replacement}{rest}")
+        }
+        None => text.to_owned(),
+    }
+}
+
+/// Adds, before the first error, which value the variables in `names` require: their type is complex, and their value is a string.
+fn with_advice(text: &str, names: &BTreeSet<&str>, own: &BTreeSet<String>) -> String {
+    if names.is_empty() {
+        return text.to_owned();
+    }
+    let fields: Vec<String> = names.iter().map(|name| field_of(name, own)).collect();
+    let advice = format!(
+        "{}: the variable has a complex type, and its value is a string; write a list, a map or an object, for example [\"a\", \"b\"]",
+        fields.join(", ")
+    );
+    match text.split_once("Error: ") {
+        Some((before, errors)) => format!("{before}{advice}\nError: {errors}"),
+        None => format!("{text}; {advice}"),
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +208,45 @@ mod tests {
         assert_eq!(
             with_fields("Error: x\n\n2: y", &own(&[])),
             "Error: x\n\n2: y"
+        );
+    }
+
+    #[test]
+    fn string_for_complex_variable_names_the_field_and_the_required_value() {
+        let error = "plan failed with exit code 1: Error: Variables not allowed\non <value for var.zones> line 1:\n\
+            (source code not available)\nVariables may not be used here.\nError: No value for required variable\n\
+            on main.tf line 1:\n1: variable \"zones\" {\nThe root module input variable \"zones\" is not set, and has no \
+            default value.\nUse a -var or -var-file command line argument to provide a value for this\nvariable.";
+        let wanted = |field: &str| {
+            format!(
+                "plan failed with exit code 1: {field}: the variable has a complex type, and its value is a string; \
+                 write a list, a map or an object, for example [\"a\", \"b\"]\nError: Variables not allowed\non {field}:\n\
+                 Variables may not be used here."
+            )
+        };
+        let own = BTreeSet::from(["zones".to_owned()]);
+        assert_eq!(with_fields(error, &own), wanted("spec.variables.zones"));
+        let expected = wanted("variable zones of spec.variablesFrom");
+        assert_eq!(with_fields(error, &BTreeSet::new()), expected);
+
+        let error = "Error: Invalid value for input variable\nUnsuitable value for var.zones set using the TF_VAR_zones\n\
+            environment variable: list of string required.";
+        let text = with_fields(error, &own);
+        assert!(
+            text.starts_with("spec.variables.zones: the variable has"),
+            "{text}"
+        );
+        assert_eq!(with_fields(error, &BTreeSet::new()), error);
+    }
+
+    #[test]
+    fn missing_value_suggests_fields_and_no_option() {
+        let error = "Error: No value for required variable\nThe root module input variable \"x\" is not set, and has no \
+            default value. Use\na -var or -var-file command line argument to provide a value for this\nvariable.\nError: x";
+        assert_eq!(
+            with_fields(error, &BTreeSet::new()),
+            "Error: No value for required variable\nThe root module input variable \"x\" is not set, and has no default \
+             value. Set it in spec.variables or spec.variablesFrom.\nError: x"
         );
     }
 

@@ -289,6 +289,27 @@ fn value_of_wrong_type_is_refused_with_its_field() {
 }
 
 #[test]
+fn string_for_a_list_is_refused_with_its_field() {
+    for default in ["", "default = []"] {
+        let mut world = World::new(&format!(
+            "variable \"zones\" {{\n  type = list(string)\n  {default}\n}}\n"
+        ));
+        world.inputs.own_variables = ["zones".to_owned()].into();
+        for value in ["eu-west-1a", "a b", "[", "3"] {
+            world.inputs.variables = [("zones".to_owned(), json!(value))].into();
+            let ran = world.run(RunKind::Apply);
+            let message = ran.expect_failure(FailureClass::User, "VariablesInvalid");
+            for part in ["spec.variables.zones: the variable", "write a list"] {
+                assert!(message.contains(part), "{message}");
+            }
+            for part in ["<value", "-var", "No value for"] {
+                assert!(!message.contains(part), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
 fn undeclared_variables_are_reported_and_refused_if_strict() {
     let mut world = World::new("variable \"replicas\" { default = 1 }\n");
     world.inputs.variables = [("replica".to_owned(), json!(3))].into();
