@@ -78,7 +78,7 @@ const VAR_FILES_HELP: &str =
     printcolumn(name = "State", type_ = "string", json_path = ".status.state", description = "State of the resource"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status", description = "Whether the configuration is applied"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason", description = "Reason of condition Ready"),
-    printcolumn(name = "Plan", type_ = "string", json_path = ".status.plan.summary", description = "Changes of the last plan: add, change, destroy"),
+    printcolumn(name = "Plan", type_ = "string", json_path = ".status.plan.summary", description = "Changes of the last plan that had changes: add, change, destroy"),
     printcolumn(name = "Run", type_ = "integer", json_path = ".status.run", description = "Number of the last run"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Objects", type_ = "integer", json_path = ".status.inventory.count", description = "Number of managed objects in the state", priority = 1),

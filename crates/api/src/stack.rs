@@ -187,7 +187,7 @@ pub struct ObjectTest {
     #[schemars(length(min = 1, max = 316))]
     pub condition: Option<String>,
     /// CEL expression over `object` that must be true. Example: `object.status.readyReplicas == object.spec.replicas`. At most 1,000
-    /// characters.
+    /// bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1000))]
     pub cel: Option<String>,

@@ -69,7 +69,7 @@ pub struct ApprovalRule {
     /// CEL expression over `plan`. The rule applies to a plan for which the expression is true. `plan` has the numbers `add`, `change` and
     /// `destroy`, and the list `resources`. Each resource has `address`, `type`, `name`, `module` and `action` (`create`, `update`, `replace`,
     /// `delete`, `forget` or `import`). Example: `plan.destroy > 0`, or
-    /// `plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])`. At most 1,000 characters.
+    /// `plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])`. At most 1,000 bytes.
     #[schemars(length(min = 1, max = 1000))]
     pub when: String,
     /// `Ask`: the plan waits for approval. `Deny`: the plan is never applied.
