@@ -109,11 +109,11 @@ impl World {
             !self.is_deleted(),
             "a deleted resource is ready: {status:?}"
         );
-        let is_planned = |wanted: &Config| {
-            self.tf().spec.mode == Mode::PlanOnly && self.ledger.planned.as_ref() == Some(wanted)
-        };
         let wanted = self.wanted(observation);
-        if wanted.as_ref().is_some_and(is_planned) {
+        // As after an apply, the last plan counts while the wanted configuration is unknown.
+        let is_planned = |planned: &Config| wanted.as_ref().is_none_or(|wanted| wanted == planned);
+        let is_plan_only = self.tf().spec.mode == Mode::PlanOnly;
+        if is_plan_only && self.ledger.planned.as_ref().is_some_and(is_planned) {
             return;
         }
         assert!(
