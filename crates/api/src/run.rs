@@ -33,8 +33,8 @@ pub use progress::{Claim, Lineage, Output, Outputs, OwnBackend, RunPhase, RunPro
 pub use record::{PLAN_REQUESTED, RunRecord, RunSpec, Trigger};
 
 /// Version of the protocol between controller, image and runner. It is part of the image tag: an upgrade of the operator rebuilds images
-/// only if the protocol changes. Version 6: variable files, workspaces and arguments of the engine.
-pub const PROTOCOL: u32 = 6;
+/// only if the protocol changes. Version 7: mode of the resource, requested plans, wrapper and shared cache claims.
+pub const PROTOCOL: u32 = 7;
 
 /// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, the container `build` pulls
 /// the context and communicates with the container `prepare`. If the runner in the base image has a different version, the build pod uses
