@@ -17,6 +17,11 @@ use crate::{
     unpack::MAX_PATH_BYTES,
 };
 
+/// Maximum size of all tar headers and padding, in bytes: about 30,000 files.
+const MAX_HEADER_BYTES: u64 = 32 << 20;
+/// Maximum number of bytes of a path in an error, before invalid bytes are replaced.
+const MAX_SHOWN_BYTES: usize = 800;
+
 /// Format of the content of an artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArtifactFormat {
@@ -79,16 +84,13 @@ struct Reading {
 
 impl Reading {
     fn tar(&mut self, content: &[u8]) -> Result<(), Error> {
-        // The limit includes the tar headers, because the tar reader reads long names into memory.
-        let most = self
-            .limits
-            .bytes
-            .saturating_add(self.limits.entries.saturating_mul(4096));
+        // The tar reader reads a long name into memory, whatever its size.
+        let most = self.limits.bytes.saturating_add(MAX_HEADER_BYTES);
         let mut archive = Archive::new(GzDecoder::new(content).take(most));
         for entry in archive.entries().map_err(damaged)? {
             let mut entry = entry.map_err(damaged)?;
             self.count()?;
-            let path = entry.path_bytes().into_owned();
+            let path = bounded_path(&entry.path_bytes())?.to_vec();
             let executable = entry.header().mode().map_err(damaged)? & 0o100 != 0;
             match entry.header().entry_type() {
                 EntryType::Directory => drop(checked_path(&path)?),
@@ -155,11 +157,16 @@ impl Reading {
     }
 }
 
-/// Returns the path of an entry without empty components and `.`.
-fn checked_path(path: &[u8]) -> Result<String, Error> {
+fn bounded_path(path: &[u8]) -> Result<&[u8], Error> {
     if path.len() > MAX_PATH_BYTES {
         return Err(refused(path, "has a path longer than 1024 bytes"));
     }
+    Ok(path)
+}
+
+/// Returns the path of an entry without empty components and `.`.
+fn checked_path(path: &[u8]) -> Result<String, Error> {
+    let path = bounded_path(path)?;
     let text =
         std::str::from_utf8(path).map_err(|_| refused(path, "has a path that is not UTF-8"))?;
     if text.starts_with('/') || text.contains('\\') {
@@ -188,7 +195,8 @@ fn check_parents(files: &SourceFiles) -> Result<(), Error> {
 }
 
 fn refused(path: &[u8], why: &str) -> Error {
-    let path: String = String::from_utf8_lossy(path).chars().take(200).collect();
+    let shown = path.get(..MAX_SHOWN_BYTES).unwrap_or(path);
+    let path: String = String::from_utf8_lossy(shown).chars().take(200).collect();
     Error::InvalidArtifact {
         why: format!("the entry `{}` {why}", path.escape_debug()),
     }
