@@ -108,8 +108,8 @@ impl Artifact {
 
     pub(crate) fn module_identity(&self) -> String {
         format!(
-            "artifact {} {:?} {:?}",
-            self.identity, self.spec.path, self.spec.var_files
+            "artifact {} {:?} {:?} {:?}",
+            self.identity, self.spec.path, self.spec.var_files, self.spec.wrapper
         )
     }
 

@@ -61,8 +61,8 @@ impl WrittenFiles {
 
     pub(crate) fn module_identity(&self) -> String {
         format!(
-            "files {} of {} {:?}",
-            self.digest, self.field, self.spec.var_files
+            "files {} of {} {:?} {:?}",
+            self.digest, self.field, self.spec.var_files, self.spec.wrapper
         )
     }
 
