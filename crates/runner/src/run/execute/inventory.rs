@@ -53,7 +53,7 @@ impl Session {
     /// Whether the engine can read the state, and the run has time for it.
     fn can_pull(&self) -> bool {
         let is_stopping = self.commands.stop.requested_at().is_some();
-        backend::has_resolved(&self.directory) && !is_stopping
+        backend::has_resolved(self.engine_directory()) && !is_stopping
     }
 }
 

@@ -46,7 +46,7 @@ impl Session {
             self.run_init(deadline).await?;
         }
         if let Some(wrapper) = &self.wrapper {
-            self.find_engine_directory(wrapper, deadline).await;
+            self.find_engine_directory(wrapper, deadline).await?;
         }
         self.trust_image();
         Ok(())
@@ -138,8 +138,16 @@ impl Session {
         }
     }
 
-    /// Records the folder in which `wrapper` runs the engine. If the wrapper does not print it, the folder of the module stays recorded.
-    async fn find_engine_directory(&self, wrapper: &WrapperProgram, deadline: Instant) {
+    /// Records the folder in which `wrapper` runs the engine.
+    ///
+    /// # Errors
+    /// The wrapper does not print the folder. The owner of the state could not be checked, nor could a state be saved that the engine cannot
+    /// write.
+    async fn find_engine_directory(
+        &self,
+        wrapper: &WrapperProgram,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
         let task = Task {
             program: wrapper.program.clone(),
             arguments: wrapper.info_arguments(),
@@ -150,13 +158,14 @@ impl Session {
             show: Show::Caller,
         };
         let finished = self.commands.run(task).await;
-        let found = finished
-            .ok()
-            .and_then(|finished| wrapper.working_directory(&finished.stdout));
-        match found {
-            Some(directory) => drop(self.wrapped_directory.set(directory)),
-            None => log!("{} printed no working directory", wrapper.name),
-        }
+        let found = finished.as_ref().ok();
+        let found = found.and_then(|finished| wrapper.working_directory(&finished.stdout));
+        let Some(directory) = found else {
+            let message = format!("{} printed no working directory", wrapper.name);
+            return Err(transient(Reason::WorkspaceFailed, message));
+        };
+        drop(self.wrapped_directory.set(directory));
+        Ok(())
     }
 
     /// Removes the checksums of providers in the image from the dependency lock file. Keeps the checksums if scripts or a wrapper are
