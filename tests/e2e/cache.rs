@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use alustan_api::names;
+use alustan_api::{labels, names};
 use alustan_tests::{Scene, scene};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
@@ -123,7 +123,9 @@ const CLAIM: &str = "plans";
 async fn create_claim(scene: &Scene) {
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": CLAIM, "namespace": scene.namespace},
+        "metadata": {
+            "name": CLAIM, "namespace": scene.namespace, "annotations": {labels::ALLOW_CACHE: "true"},
+        },
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     });
     scene.create(&claim).await;

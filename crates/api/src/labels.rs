@@ -32,6 +32,8 @@ pub const HOLDS_STATE: &str = "alustan.io/holds-state";
 /// Annotation that users set on a `ServiceAccount`. With value `true`, resources of its namespace may use the `ServiceAccount` for runs and
 /// builds.
 pub const ALLOW_RUNS: &str = "alustan.io/allow-runs";
+/// Annotation that users set on a `PersistentVolumeClaim`. With value `true`, resources of its namespace may use it as shared cache volume.
+pub const ALLOW_CACHE: &str = "alustan.io/allow-cache";
 /// Annotation of an outputs Secret: comma-separated keys whose values are JSON. The values of other keys are text.
 pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
 /// Annotation of an outputs Secret: comma-separated keys of the outputs that the module marks as sensitive.

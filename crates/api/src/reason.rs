@@ -47,6 +47,7 @@ pub enum Reason {
     BuildTimedOut,
     Building,
     CacheClaimConflict,
+    CacheClaimNotAllowed,
     CacheClaimNotFound,
     CacheUnsupported,
     Cancelling,

@@ -169,6 +169,8 @@ pub enum CacheSeen {
 /// A shared `PersistentVolumeClaim` that a resource selects as cache volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SharedClaimSeen {
+    /// It lacks annotation [`ALLOW_CACHE`](alustan_api::labels::ALLOW_CACHE), and is not the default of the operator.
+    NotAllowed,
     /// The claim does not exist.
     #[default]
     Absent,

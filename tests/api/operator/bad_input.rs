@@ -289,6 +289,15 @@ fn caches() -> Vec<Case> {
             ],
         ),
         (
+            "data-claim",
+            claim("data"),
+            "CacheClaimNotAllowed",
+            vec![
+                "spec.cache.claimName: PersistentVolumeClaim data does not allow its use",
+                "alustan.io/allow-cache=true",
+            ],
+        ),
+        (
             "mounts-claim",
             vec![("/runner/pod", volume)],
             "PodOptionNotAllowed",
@@ -319,6 +328,8 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
     let volume =
         json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let claim = json!({"metadata": {"name": "web-cache", "labels": labels}, "spec": volume});
+    space.create::<PersistentVolumeClaim>(claim).await;
+    let claim = json!({"metadata": {"name": "data"}, "spec": volume});
     space.create::<PersistentVolumeClaim>(claim).await;
     let address = &outside.address;
     let good = |name: &str| {

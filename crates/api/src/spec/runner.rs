@@ -73,7 +73,8 @@ pub struct CacheSpec {
     pub enabled: Option<bool>,
     /// Name of an existing `PersistentVolumeClaim` in the namespace of the resource, which several resources can share. Its access mode is
     /// `ReadWriteMany`, or `ReadWriteOnce` if all pods run on one node. Pods mount only a directory of this resource in it. Example:
-    /// `terraform-plans`. If the claim does not exist, no run starts (`CacheClaimNotFound`). The claim of another resource is refused
+    /// `terraform-plans`. The claim needs the annotation
+    /// `alustan.io/allow-cache: "true"` (`CacheClaimNotAllowed`). If the claim does not exist, no run starts (`CacheClaimNotFound`). The claim of another resource is refused
     /// (`CacheClaimConflict`). A change of this field starts no run. See docs/cache.md. Default: the default of the operator (`--cache`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

@@ -6,6 +6,7 @@ use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
 use alustan_core::model::cache_location;
 use alustan_core::observed::SharedClaimSeen;
+use alustan_core::settings::CacheDefault;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -28,17 +29,26 @@ pub(super) async fn observe(ctx: &Context, tf: &Terraform) -> Result<SharedClaim
     let claim = call(&operation, api.get_opt(name)).await?;
     let has_finished_users = || !jobs::finished_users(ctx, &namespace, name).is_empty();
     Ok(claim.map_or(SharedClaimSeen::Absent, |claim| {
-        seen(&claim, has_finished_users)
+        let is_default = ctx.settings.cache == CacheDefault::Claim(name.to_owned());
+        seen(&claim, is_default, has_finished_users)
     }))
 }
 
-/// `has_finished_users`: whether finished Jobs refer to the claim.
+/// `is_default`: whether flag `--cache` names the claim. `has_finished_users`: whether finished Jobs refer to the claim.
 fn seen(
     claim: &PersistentVolumeClaim,
+    is_default: bool,
     has_finished_users: impl FnOnce() -> bool,
 ) -> SharedClaimSeen {
     if let Some(owner) = owner(claim) {
         return SharedClaimSeen::Owned(owner);
+    }
+    let is_allowed = claim
+        .annotations()
+        .get(labels::ALLOW_CACHE)
+        .is_some_and(|value| value == "true");
+    if !is_allowed && !is_default {
+        return SharedClaimSeen::NotAllowed;
     }
     if claim.metadata.deletion_timestamp.is_some() {
         return SharedClaimSeen::Terminating {
@@ -91,11 +101,23 @@ mod tests {
             "status": {"phase": "Bound"},
         });
         let seen_as = |claim: &serde_json::Value| {
-            seen(&serde_json::from_value(claim.clone()).unwrap(), || true)
+            seen(
+                &serde_json::from_value(claim.clone()).unwrap(),
+                false,
+                || true,
+            )
         };
         assert_eq!(seen_as(&claim), SharedClaimSeen::Owned("web".to_owned()));
         claim["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"});
+        assert_eq!(seen_as(&claim), SharedClaimSeen::NotAllowed);
+        let default = seen(
+            &serde_json::from_value(claim.clone()).unwrap(),
+            true,
+            || true,
+        );
         let uid = "u".to_owned();
+        assert_eq!(default, SharedClaimSeen::Bound { uid: uid.clone() });
+        claim["metadata"]["annotations"] = json!({labels::ALLOW_CACHE: "true"});
         assert_eq!(seen_as(&claim), SharedClaimSeen::Bound { uid: uid.clone() });
         claim["status"]["phase"] = json!("Pending");
         assert_eq!(seen_as(&claim), SharedClaimSeen::Pending { uid });

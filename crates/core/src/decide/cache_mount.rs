@@ -44,6 +44,7 @@ impl ReconcileCase<'_> {
             SharedClaimSeen::Pending { uid } if pod.waits_for_volume => uid,
             SharedClaimSeen::Pending { .. }
             | SharedClaimSeen::Absent
+            | SharedClaimSeen::NotAllowed
             | SharedClaimSeen::Terminating { .. }
             | SharedClaimSeen::Owned(_)
             | SharedClaimSeen::Lost => return false,
@@ -73,6 +74,7 @@ impl ReconcileCase<'_> {
         let uid = match &self.seen.shared_claim {
             SharedClaimSeen::Bound { uid } | SharedClaimSeen::Pending { uid } => uid,
             SharedClaimSeen::Absent
+            | SharedClaimSeen::NotAllowed
             | SharedClaimSeen::Terminating { .. }
             | SharedClaimSeen::Owned(_)
             | SharedClaimSeen::Lost => return (history, step),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use alustan_api::labels::ALLOW_CACHE;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::RunSpec;
 use alustan_api::{BackendProvider, Reason, Terraform};
@@ -102,6 +103,18 @@ pub(crate) fn refusal(
                  another claim"
             ),
         )),
+        SharedClaimSeen::NotAllowed => {
+            let namespace = tf.namespace().unwrap_or_default();
+            Some(Failure::new(
+                FailureClass::Transient,
+                Reason::CacheClaimNotAllowed,
+                format!(
+                    "{field}: PersistentVolumeClaim {name} does not allow its use as cache volume; \
+                     its owner can allow it: kubectl annotate pvc {name} -n {namespace} \
+                     {ALLOW_CACHE}=true"
+                ),
+            ))
+        }
         SharedClaimSeen::Absent if cache.claim_name.is_some() => Some(Failure::new(
             FailureClass::Transient,
             Reason::CacheClaimNotFound,

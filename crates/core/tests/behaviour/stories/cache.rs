@@ -159,6 +159,20 @@ fn missing_default_claim_means_scratch_space() {
 }
 
 #[test]
+fn claim_without_consent_is_reported_until_it_allows_the_use() {
+    let mut world = sharing();
+    world.shared_claim = SharedClaimSeen::NotAllowed;
+    world.settle();
+    assert_eq!(world.reason(), "CacheClaimNotAllowed");
+    let remedy = "kubectl annotate pvc plans -n team alustan.io/allow-cache=true";
+    assert!(message(&world).ends_with(remedy), "{}", message(&world));
+    assert!(!world.is_stalled());
+    world.shared_claim = bound();
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
 fn claim_of_another_resource_is_refused() {
     let mut world = sharing();
     world.shared_claim = SharedClaimSeen::Owned("db".to_owned());
