@@ -335,8 +335,8 @@ fn failed_build(
     }))
 }
 
-/// Handles a requested retry: resets the failure counter. Keeps the uid of the Job whose failure was counted last, so that this failure is
-/// not counted again.
+/// Handles a requested retry: resets the failure counters of builds and of runs, because the request also applies to a run that has failed
+/// before. Keeps the uid of the build Job whose failure was counted last, so that this failure is not counted again.
 fn reset_failures(case: &ReconcileCase<'_>) -> ImageAvailability {
     ImageAvailability::Missing(Box::new(MissingImage {
         steps: Vec::new(),
@@ -348,6 +348,7 @@ fn reset_failures(case: &ReconcileCase<'_>) -> ImageAvailability {
         ),
         history: Some(History {
             reconcile_at: facts::requested(case.tf),
+            failures: Failures::default(),
             build_failures: Failures {
                 job_uid: case.history.build_failures.job_uid.clone(),
                 ..Failures::default()
