@@ -9,7 +9,8 @@ api_start() {
   # No fsync: the data of a dev cluster need not survive a power failure.
   start etcd etcd --data-dir "$DEV/etcd" --unsafe-no-fsync --log-level warn \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
-  start apiserver "$KUBE/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 --advertise-address="$NODE_IP" --secure-port=6443 \
+  start apiserver "$KUBE/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 \
+    --bind-address="$ANY_IP" --advertise-address="$NODE_IP" --secure-port=6443 \
     --tls-cert-file="$DEV/pki/apiserver.crt" --tls-private-key-file="$DEV/pki/apiserver.key" --client-ca-file="$DEV/pki/ca.crt" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$DEV/pki/sa.pub" \
     --service-account-signing-key-file="$DEV/pki/sa.key" --service-cluster-ip-range="$SERVICE_CIDR" \

@@ -16,8 +16,8 @@ cluster.local in-addr.arpa ip6.arpa {
 . {
   bind $NODE_IP
   errors
-  template IN A $names {
-    answer "{{ .Name }} 60 IN A $NODE_IP"
+  template IN $DNS_RECORD $names {
+    answer "{{ .Name }} 60 IN $DNS_RECORD $NODE_IP"
   }
   template ANY ANY $names {
     rcode NOERROR
@@ -36,13 +36,13 @@ apiVersion: v1
 kind: Service
 metadata: {name: kube-dns, namespace: kube-system}
 spec:
-  clusterIP: $DNS_SERVICE_IP
+  clusterIP: "$DNS_SERVICE_IP"
   ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: kube-dns-node, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
-addressType: IPv4
+addressType: ${IP_FAMILY/ip/IP}
 endpoints: [{addresses: ["$NODE_IP"]}]
 ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
 E

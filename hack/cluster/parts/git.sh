@@ -10,7 +10,7 @@ git_start() {
   install -m 755 "$ROOT/hack/git/shell" "$dir/shell"
   chown "$GIT_UID:$GIT_UID" "$DEV/git" "$DEV/run/git"
   cat >"$dir/sshd_config" <<E
-ListenAddress $NODE_IP:22
+ListenAddress $NODE_HOST:22
 HostKey $dir/host_ed25519
 HostKey $dir/host_rsa
 AuthorizedKeysFile $dir/authorized_keys

@@ -37,11 +37,12 @@ authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {c
 authorization: {mode: Webhook}
 tlsCertFile: $DEV/pki/kubelet.crt
 tlsPrivateKeyFile: $DEV/pki/kubelet.key
+address: "$ANY_IP"
 containerRuntimeEndpoint: unix://$DEV/containerd/containerd.sock
 podLogsDir: $DEV/log/pods
 volumePluginDir: $DEV/kubelet/volume-plugins
 clusterDomain: cluster.local
-clusterDNS: [$DNS_SERVICE_IP]
+clusterDNS: ["$DNS_SERVICE_IP"]
 resolvConf: $DEV/resolv.conf
 cgroupDriver: cgroupfs
 cgroupRoot: /$CGROUP

@@ -14,7 +14,7 @@ kubeconfig() {
   cat >"$2" <<E
 apiVersion: v1
 kind: Config
-clusters: [{name: alustan-dev, cluster: {server: "https://$NODE_IP:6443", certificate-authority-data: $(base64 -w0 ca.crt)}}]
+clusters: [{name: alustan-dev, cluster: {server: "https://$NODE_HOST:6443", certificate-authority-data: $(base64 -w0 ca.crt)}}]
 users: [{name: $1, user: {client-certificate-data: $(base64 -w0 "$1.crt"), client-key-data: $(base64 -w0 "$1.key")}}]
 contexts: [{name: alustan-dev, context: {cluster: alustan-dev, user: $1}}]
 current-context: alustan-dev

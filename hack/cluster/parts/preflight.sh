@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Checks of the machine before anything is started. A failure is one line with the remedy.
 
-PROGRAMS=(etcd containerd containerd-shim-runc-v2 runc docker-registry nginx fcgiwrap sshd ip iptables conntrack nsenter
+PROGRAMS=(etcd containerd containerd-shim-runc-v2 runc docker-registry nginx fcgiwrap sshd ip "$IPTABLES" conntrack nsenter
   unshare setpriv openssl git busybox ctr)
 
 preflight() {
@@ -25,11 +25,13 @@ preflight() {
 # Checks that the network namespace and the addresses belong to this cluster or are unused.
 preflight_network() {
   local link
+  [ "${ALUSTAN_IP_FAMILY:-$IP_FAMILY}" = "$IP_FAMILY" ] ||
+    die "the cluster in $DEV has the IP family $IP_FAMILY, not $ALUSTAN_IP_FAMILY: run make cluster-down, or leave ALUSTAN_IP_FAMILY unset"
   if [ -e "/run/netns/$NETNS" ] && [ ! -e "$DEV/run/network" ]; then
     die "the network namespace $NETNS exists and does not belong to $DEV: run make cluster-down with the ALUSTAN_DEV_DIR that created it, or ip netns del $NETNS"
   fi
-  link=$(ip -o -4 addr show to "$HOST_IP/30" | awk '{ print $2 }' | grep -vx "$HOST_LINK" | head -n 1) || true
-  [ -z "$link" ] || die "$HOST_IP/30 is in use by interface $link: remove that address, the dev cluster needs it"
+  link=$(ip -o "-${IP_FAMILY#ipv}" addr show to "$HOST_IP/$LINK_PREFIX" | awk '{ print $2 }' | grep -vx "$HOST_LINK" | head -n 1) || true
+  [ -z "$link" ] || die "$HOST_IP/$LINK_PREFIX is in use by interface $link: remove that address, the dev cluster needs it"
 }
 
 # port_free NAME PORT...: fails if a port of a component that does not run is in use in the namespace.

@@ -7,7 +7,7 @@ runtime_start() {
   cat >"$DEV/cni/conf/10-pods.conflist" <<E
 {"cniVersion": "0.4.0", "name": "$NETNS", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "$DEV/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+   "ipam": {"type": "host-local", "dataDir": "$DEV/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "$ANY_CIDR"}]}}]}
 E
   # restrict_oom_score_adj: if root lacks CAP_SYS_RESOURCE, runc fails for a pod with a negative score.
   # The opt plugin is disabled because it creates /opt/containerd.
@@ -28,9 +28,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   [plugins."io.containerd.grpc.v1.cri".registry]
     config_path = "$dir/certs.d"
 E
-  registry_host registry.alustan.test:5000 "http://$NODE_IP:5000"
-  registry_host private-registry.alustan.test "https://$NODE_IP"
-  registry_host docker.io "https://$NODE_IP"
+  registry_host registry.alustan.test:5000 "http://$NODE_HOST:5000"
+  registry_host private-registry.alustan.test "https://$NODE_HOST"
+  registry_host docker.io "https://$NODE_HOST"
   start containerd containerd -c "$dir/config.toml"
 }
 

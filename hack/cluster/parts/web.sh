@@ -3,7 +3,8 @@
 # Access logs are JSON lines with the bytes received: registry-access.jsonl, private-registry-access.jsonl, git-access.jsonl.
 
 web_start() {
-  local dir=$DEV/nginx
+  local dir=$DEV/nginx any=
+  [ "$IP_FAMILY" = ipv4 ] || any="[::]:"
   port_free nginx 443 5000
   mkdir -p "$dir"
   install -m 644 "$ROOT/hack/cluster/config/htpasswd" "$dir/htpasswd" # workers may have no access to the checkout
@@ -27,22 +28,22 @@ http {
   upstream private { server 127.0.0.1:5002; keepalive 16; }
 
   server { # registry.alustan.test:5000
-    listen 5000;
+    listen ${any}5000;
     access_log $DEV/log/registry-access.jsonl json;
     location / { proxy_pass http://registry; }
   }
   server { # private-registry.alustan.test, Docker Hub's names, and the bare address (containerd)
-    listen 443 ssl default_server;
+    listen ${any}443 ssl default_server;
     access_log $DEV/log/private-registry-access.jsonl json;
     location / { proxy_pass http://private; }
   }
   server { # AWS: 502 until hack/cluster/aws-up
-    listen 443 ssl;
+    listen ${any}443 ssl;
     server_name .amazonaws.com;
     location / { proxy_pass http://127.0.0.1:5566; }
   }
   server {
-    listen 443 ssl;
+    listen ${any}443 ssl;
     server_name ${GIT_HOSTS[*]};
     access_log $DEV/log/git-access.jsonl json;
     fastcgi_param GIT_PROJECT_ROOT $DEV/git;
