@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::labels;
-use alustan_tests::{Fault, RegistryFront, Scene, scene};
+use alustan_tests::{Fault, RegistryFront, Scene, node, scene};
 use serde_json::{Value, json};
 
-const REGISTRY: &str = "10.99.1.2:5000";
 const PRIVATE: &str = "private-registry.alustan.test";
 const MODULE: &str = r#"
 terraform {
@@ -25,7 +24,7 @@ output "year" { value = time_static.now.year }
 
 /// Returns the layer digests of an image in the dev cluster's registry.
 async fn layers(scene: &Scene, image: &str) -> Vec<String> {
-    let image = format!("docker://{REGISTRY}/{image}");
+    let image = format!("docker://{}/{image}", node(5000));
     let inspect = ["inspect", "--raw", "--tls-verify=false", &image];
     let manifest: Value =
         serde_json::from_str(&scene.cluster.run("skopeo", &inspect).await).unwrap();
@@ -46,7 +45,7 @@ async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
         if base.contains(&layer) {
             continue;
         }
-        let blob = format!("http://{REGISTRY}/v2/{repository}/blobs/{layer}");
+        let blob = format!("http://{}/v2/{repository}/blobs/{layer}", node(5000));
         let list = format!("curl -sS --fail {blob} | tar -tvzf - --numeric-owner");
         let list = scene.cluster.run("sh", &["-c", &list]).await;
         files.extend(list.lines().filter_map(|line| {
@@ -65,7 +64,7 @@ async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
 
 /// Returns the image configuration without the value of the context label, which contains the name of the repository.
 async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
-    let image = format!("docker://{REGISTRY}/{}/{name}:{tag}", scene.namespace);
+    let image = format!("docker://{}/{}/{name}:{tag}", node(5000), scene.namespace);
     let inspect = ["inspect", "--config", "--raw", "--tls-verify=false", &image];
     let image: Value = serde_json::from_str(&scene.cluster.run("skopeo", &inspect).await).unwrap();
     let mut config = image["config"].clone();

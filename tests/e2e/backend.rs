@@ -1,6 +1,6 @@
 //! Backends that the dev cluster can run or emulate. The tests create a state, lock the state, correct drift, and destroy.
 
-use alustan_tests::{Counter, GCS, PG, Scene, StateServer, around, condition, scene};
+use alustan_tests::{Counter, Scene, StateServer, around, condition, node, scene};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -228,9 +228,10 @@ async fn backend_gcp_waits_for_the_lock_and_corrects_drift() {
         module(&scene).await;
         let bucket = scene.namespace.clone();
         scene.gcs(&bucket).await;
+        let emulator = format!("http://{}", node(5567));
         let data = [
             ("GOOGLE_OAUTH_ACCESS_TOKEN", "token"),
-            ("STORAGE_EMULATOR_HOST", GCS),
+            ("STORAGE_EMULATOR_HOST", emulator.as_str()),
         ];
         scene.secret("gcp", "Opaque", &data).await;
         let backend = json!({"provider": "gcp", "gcs": bucket, "secretRef": {"name": "gcp"}});
@@ -260,7 +261,7 @@ async fn backend_pg_waits_for_the_lock_and_corrects_drift() {
         let schema = format!("{}_web", scene.namespace);
         let block = block("pg", &[("schema_name", &schema)]);
         waits_for_the_lock(&scene, &backend, &block, Some("other")).await;
-        assert_drift_is_corrected(&scene, &format!("pg://{PG}/postgres/{schema}")).await;
+        assert_drift_is_corrected(&scene, &format!("pg://{}/postgres/{schema}", node(5432))).await;
         is_destroyed(&scene).await;
         let state = scene
             .in_pg(&format!("select data from \"{schema}\".states"))

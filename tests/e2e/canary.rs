@@ -2,7 +2,9 @@
 //!
 //! Not searched for: values shorter than four characters, which the redactor does not mask, and values that a script encodes.
 
-use alustan_tests::{Canaries, Found, Inbox, Scene, StateServer, Sweep, scene};
+use std::net::SocketAddr;
+
+use alustan_tests::{Canaries, Found, Inbox, Scene, StateServer, Sweep, node, scene};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
@@ -354,7 +356,7 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
         let url = format!(
             "postgres://canary:{}@{}/none?sslmode=disable",
             canaries.plain("pg"),
-            alustan_tests::PG
+            node(5432)
         );
         scene.secret("pg", "Opaque", &[("conn_str", &url)]).await;
         let backend = json!({"provider": "pg", "secretRef": {"name": "pg"}});
@@ -380,8 +382,9 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
         scene.apply(&with("number", "variablesFrom", from)).await;
 
         // No server listens on this port.
+        let closed = SocketAddr::new(alustan_tests::host(), 1);
         let url = format!(
-            "http://canary:{0}@10.99.1.1:1/{0}?token={0}",
+            "http://canary:{0}@{closed}/{0}?token={0}",
             canaries.plain("inbox-url")
         );
         let signing = canaries.odd("inbox-secret");
@@ -400,7 +403,7 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
         scene
             .secret("no-key", "Opaque", &[("secret", &signing)])
             .await;
-        let sinks = json!([{"url": "http://10.99.1.1:1/", "secretRef": {"name": "no-key"}}]);
+        let sinks = json!([{"url": format!("http://{closed}/"), "secretRef": {"name": "no-key"}}]);
         scene.apply(&with("no-key", "notifications", sinks)).await;
 
         for (name, reason) in [

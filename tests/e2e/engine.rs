@@ -1,7 +1,7 @@
 //! Engines: selected from the operator's catalogue, pinned, switched only with `allowSwitch`, and run without network access.
 
 use alustan_api::{Engine, EngineName};
-use alustan_tests::{Counter, Scene, condition, scene, scene_alone};
+use alustan_tests::{Counter, Scene, condition, node, scene, scene_alone};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -117,10 +117,11 @@ resource "terraform_data" "proof" {{
 output "v" {{ value = module.part.value }}
 "#,
         probe = "found=false; timeout 5 git ls-remote URL >/dev/null 2>&1 && found=true; \
-                 timeout 5 bash -c 'exec 3<>/dev/tcp/10.99.1.2/53' 2>/dev/null && found=true; \
+                 timeout 5 bash -c 'exec 3<>/dev/tcp/NODE/53' 2>/dev/null && found=true; \
                  echo network: $found; [ $found = true ] || [ ${self.input} != true ]; \
                  [ $found = false ] || [ ${self.input} != false ]"
             .replace("URL", &url)
+            .replace("NODE", &node(53).ip().to_string())
     )
 }
 

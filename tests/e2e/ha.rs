@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
-use alustan_tests::{Cluster, Counter, Scene, scene_alone, scene_without_operator};
+use alustan_tests::{Cluster, Counter, Scene, node, scene_alone, scene_without_operator};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -59,7 +59,7 @@ async fn http_get(scene: &Scene, pod: &str, path: &str) -> String {
 /// Copies the base image to another repository. The catalogue of the operator does not list this repository, so the earlier and the new
 /// operator version each add their own runner to the images that they build.
 async fn own_base(scene: &Scene) -> String {
-    let registry = "docker://10.99.1.2:5000";
+    let registry = format!("docker://{}", node(5000));
     let from = format!("{registry}/alustan/terraform:dev");
     let to = format!("{registry}/{}/base:1", scene.namespace);
     let plain = ["--src-tls-verify=false", "--dest-tls-verify=false"];

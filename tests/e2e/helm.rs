@@ -2,18 +2,16 @@
 
 use std::path::Path;
 
-use alustan_tests::{Cluster, Scene, scene_without_operator};
+use alustan_tests::{Cluster, Scene, node, scene_without_operator};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-/// Address of the registry, as reached by the host.
-const REGISTRY: &str = "10.99.1.2:5000";
 const CRD: &str = "terraforms.alustan.io";
 
 /// Pushes the chart in a folder with `make helm-push`. Returns the arguments with which helm installs it.
 async fn push(scene: &Scene, chart: &Path) -> Vec<String> {
     let chart = format!("CHART={}", chart.display());
-    let registry = format!("{REGISTRY}/{}/charts", scene.namespace);
+    let registry = format!("{}/{}/charts", node(5000), scene.namespace);
     let push = ["PLAIN_HTTP=1", &chart, "hack/helm-push", &registry];
     let output = scene.cluster.run("env", &push).await;
     output.split_whitespace().map(str::to_owned).collect()

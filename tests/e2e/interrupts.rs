@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use alustan_api::Terraform;
 use alustan_api::run::{RunPhase, RunRecord};
-use alustan_tests::{AWS, Counter, Gate, Scene, condition, scene, scene_alone};
+use alustan_tests::{Counter, Gate, Scene, condition, node, scene, scene_alone};
 use futures::AsyncReadExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -168,7 +168,7 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
     scene("rescue", |scene| async move {
         let counter = Counter::start().await;
         scene.aws(&scene.namespace, "locks").await;
-        let gate = Gate::to(AWS).await;
+        let gate = Gate::to(node(5566)).await;
         let text = bucket(&gate, &scene.namespace) + &module(&counter);
         scene.commit("web", &[("main.tf", &text)]).await;
         counter.hold("/web/second");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
-use alustan_tests::{Cluster, Scene, scene_without_operator};
+use alustan_tests::{Cluster, Scene, node, scene_without_operator};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -15,13 +15,13 @@ const REGISTRY: &str = "registry.alustan.test:5000";
 /// Writes an overlay on top of `overlay`, as a user does. The overlay sets image digests, the certificate authorities and the builder of
 /// the dev cluster, and the allow-lists of registries and repositories.
 async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
-    let image = "docker://10.99.1.2:5000/alustan/controller:dev";
+    let image = format!("docker://{}/alustan/controller:dev", node(5000));
     let inspect = [
         "inspect",
         "--tls-verify=false",
         "--format",
         "{{.Digest}}",
-        image,
+        &image,
     ];
     let digest = scene.cluster.run("skopeo", &inspect).await;
     let deploy = Cluster::root()

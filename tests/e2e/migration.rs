@@ -1,6 +1,6 @@
 //! Adoption of existing states, and migration between backends (`docs/development/rules.md`, rule 11).
 
-use alustan_tests::{AWS, Counter, Scene, scene};
+use alustan_tests::{Counter, Scene, node, scene};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -36,7 +36,17 @@ async fn by_hand(scene: &Scene, module: &str, key: &str, v: &str) {
         "$engine" apply -input=false -auto-approve -var "v=$5"
     "#;
     let path = folder.path().to_str().unwrap();
-    let arguments = ["-c", script, "by-hand", AWS, path, &scene.namespace, key, v];
+    let aws = node(5566).to_string();
+    let arguments = [
+        "-c",
+        script,
+        "by-hand",
+        &aws,
+        path,
+        &scene.namespace,
+        key,
+        v,
+    ];
     scene.cluster.run("bash", &arguments).await;
 }
 

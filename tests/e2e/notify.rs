@@ -61,7 +61,7 @@ fn relay_to(slack: &Inbox) -> (Child, String) {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let (host, _) = slack.address.split_once(':').unwrap();
+    let (host, _) = slack.address.rsplit_once(':').unwrap();
     (relay, format!("http://{host}:{port}/"))
 }
 

@@ -1,14 +1,14 @@
 //! Private registries of modules and providers (`spec.terraformRegistries`).
 
 use alustan_tests::{
-    Canaries, Certificate, HOST, Scene, Sweep, TerraformRegistry, condition, scene,
+    Canaries, Certificate, Scene, Sweep, TerraformRegistry, condition, host, scene,
 };
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::canary::is_nowhere_else;
 
-/// Creates a certificate for [`HOST`] that the authority of the dev cluster signs. Builds trust this authority.
+/// Creates a certificate for [`host`] that the authority of the dev cluster signs. Builds trust this authority.
 async fn certificate(scene: &Scene) -> Certificate {
     let folder = tempfile::tempdir().unwrap();
     let script = "cd \"$0\" && \
@@ -18,7 +18,8 @@ async fn certificate(scene: &Scene) -> Certificate {
           -extfile extensions -out certificate 2>/dev/null";
     let path = folder.path().to_str().unwrap();
     let authority = scene.cluster.folder.join("pki");
-    let arguments = ["-c", script, path, HOST, authority.to_str().unwrap()];
+    let host = host().to_string();
+    let arguments = ["-c", script, path, &host, authority.to_str().unwrap()];
     scene.cluster.run("bash", &arguments).await;
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     Certificate {
@@ -38,7 +39,8 @@ async fn provider(scene: &Scene) -> Vec<u8> {
 
 /// Starts a registry with the module `e2e/shared/null` and the provider `e2e/time`. Commits a module `web` that uses both.
 async fn registry(scene: &Scene, token: &str) -> TerraformRegistry {
-    let registry = TerraformRegistry::start(HOST, token, &certificate(scene).await).await;
+    let registry =
+        TerraformRegistry::start(&host().to_string(), token, &certificate(scene).await).await;
     registry.publish_module(
         "e2e/shared/null",
         "output \"name\" { value = \"shared\" }\n",

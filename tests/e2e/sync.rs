@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_tests::metacontroller::{FakeMetacontroller, Hooks};
-use alustan_tests::{Counter, Operator, Operators, Scene, scene_with_own_operators};
+use alustan_tests::{Counter, Operator, Operators, Scene, node, scene_with_own_operators};
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
 
@@ -28,11 +28,11 @@ impl HookDrivenOperator {
         let operators = Operators::of(scene)
             .await
             .with("ALUSTAN_DRIVER", "metacontroller")
-            .with("ALUSTAN_LISTEN", &format!("10.99.1.2:{port}"))
+            .with("ALUSTAN_LISTEN", &node(port).to_string())
             .with("ALUSTAN_SYNC_TOKEN_DIR", tokens.path().to_str().unwrap());
         Self {
             operators,
-            url: format!("http://10.99.1.2:{port}/sync"),
+            url: format!("http://{}/sync", node(port)),
             _tokens: tokens,
         }
     }

@@ -13,6 +13,13 @@ use crate::scene::until;
 /// Key of the taint that [`Cluster::taint_node`] adds to the node.
 pub const TAINT: &str = "alustan.test/dedicated";
 
+/// Returns the folder with the cluster's files: `ALUSTAN_DEV_DIR`, by default `/var/tmp/alustan-dev`.
+pub(crate) fn folder() -> PathBuf {
+    PathBuf::from(
+        std::env::var("ALUSTAN_DEV_DIR").unwrap_or_else(|_| "/var/tmp/alustan-dev".to_owned()),
+    )
+}
+
 /// Dev cluster of `make cluster-up`, with the operator installed.
 #[derive(Clone)]
 pub struct Cluster {
@@ -27,9 +34,7 @@ impl Cluster {
     pub async fn connect() -> Self {
         // Ignores an error: another test of this process may have installed the crypto provider of rustls.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let folder = PathBuf::from(
-            std::env::var("ALUSTAN_DEV_DIR").unwrap_or_else(|_| "/var/tmp/alustan-dev".to_owned()),
-        );
+        let folder = folder();
         let file = folder.join("kubeconfig");
         let kubeconfig = Kubeconfig::read_from(&file)
             .unwrap_or_else(|error| panic!("{}: {error}; run `make e2e`", file.display()));
@@ -220,7 +225,7 @@ impl NetworkOutage {
     /// Returns a command that inserts (`-I`) or deletes (`-D`) `rule`.
     fn change(how: &str, rule: &str) -> String {
         format!(
-            ". hack/lib/common.sh && . hack/cluster/parts/names.sh && hack/cluster/in iptables {how} {rule} \
+            ". hack/lib/common.sh && . hack/cluster/parts/names.sh && hack/cluster/in $IPTABLES {how} {rule} \
              -s $POD_CIDR -m conntrack --ctstate NEW -j REJECT"
         )
     }

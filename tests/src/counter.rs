@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Address of the host on the link to the dev cluster.
-pub const HOST: &str = "10.99.1.1";
+use crate::addresses::host;
+
 /// Maximum time until an expected request arrives.
 const DEADLINE: Duration = Duration::from_mins(3);
 
@@ -40,7 +40,7 @@ async fn read_request(stream: &mut TcpStream) -> String {
 impl Counter {
     /// Starts the server.
     pub async fn start() -> Self {
-        let listener = TcpListener::bind((HOST, 0))
+        let listener = TcpListener::bind((host(), 0))
             .await
             .expect("an address of the dev cluster's link");
         let address = listener.local_addr().expect("an address").to_string();
@@ -132,7 +132,9 @@ impl Counter {
 
     /// Returns a command of `bash` that requests `path` and waits for the response.
     pub fn command(&self, path: &str) -> String {
-        let (host, port) = self.address.split_once(':').unwrap_or_default();
+        let (host, port) = self.address.rsplit_once(':').unwrap_or_default();
+        // bash expects no brackets around an IPv6 address.
+        let host = host.trim_matches(['[', ']']);
         format!(
             "exec 3<>/dev/tcp/{host}/{port} && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3 >/dev/null"
         )

@@ -1,10 +1,12 @@
 //! Proxy that can be closed, as in a network failure.
 
+use std::net::SocketAddr;
+
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::counter::HOST;
+use crate::addresses::host;
 
 /// Forwards connections to a server while open.
 pub struct Gate {
@@ -15,8 +17,8 @@ pub struct Gate {
 
 impl Gate {
     /// Starts an open gate to `server`.
-    pub async fn to(server: &'static str) -> Self {
-        let listener = TcpListener::bind((HOST, 0))
+    pub async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind((host(), 0))
             .await
             .expect("an address of the dev cluster's link");
         let address = listener.local_addr().expect("an address").to_string();
@@ -40,7 +42,7 @@ impl Gate {
     }
 }
 
-async fn pass(mut stream: TcpStream, server: &str, mut state: watch::Receiver<bool>) {
+async fn pass(mut stream: TcpStream, server: SocketAddr, mut state: watch::Receiver<bool>) {
     if !*state.borrow() {
         return;
     }

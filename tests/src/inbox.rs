@@ -11,7 +11,7 @@ use axum::routing::post;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::counter::HOST;
+use crate::addresses::host;
 
 /// Receiver of notifications, which keeps all messages.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Message {
 impl Inbox {
     /// Starts an empty inbox that refuses the first `refused` messages.
     pub async fn start(refused: usize) -> Self {
-        let listener = TcpListener::bind((HOST, 0))
+        let listener = TcpListener::bind((host(), 0))
             .await
             .expect("an address of the dev cluster's link");
         let inbox = Self {

@@ -17,7 +17,7 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
 use crate::Scene;
-use crate::counter::HOST;
+use crate::addresses::host;
 use crate::tls::{Certificate, TlsListener};
 
 /// Injects a sidecar into each pod of one namespace, regardless of labels and annotations. Pods of the resource `native` get a native
@@ -29,8 +29,8 @@ pub struct Injector {
 impl Injector {
     /// Starts the webhook for pods of `scene`. The webhook configuration is deleted with the namespace.
     pub async fn start(scene: &Scene) -> Self {
-        let own = Certificate::self_signed(HOST);
-        let listener = TlsListener::bind(HOST, &own).await;
+        let own = Certificate::self_signed(&host().to_string());
+        let listener = TlsListener::bind(&host().to_string(), &own).await;
         let url = format!("https://{}/inject", listener.address());
         let pods = Arc::<AtomicUsize>::default();
         let router = Router::new()

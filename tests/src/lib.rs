@@ -10,6 +10,7 @@
     reason = "only tests use this"
 )]
 
+mod addresses;
 mod canary;
 mod cluster;
 mod counter;
@@ -26,17 +27,18 @@ mod sweep;
 mod terraform_registry;
 mod tls;
 
+pub use addresses::{host, node};
 pub use canary::Canaries;
 pub use cluster::{Cluster, NetworkOutage, TAINT};
-pub use counter::{Counter, HOST};
+pub use counter::Counter;
 pub use gate::Gate;
 pub use inbox::{Inbox, Message};
 pub use injector::Injector;
 pub use operator::{Operator, Operators};
 pub use registry_front::{Fault, RegistryFront};
 pub use scene::{
-    AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone,
-    scene_with_own_operators, scene_without_operator,
+    Disk, GitServer, Scene, around, condition, scene, scene_alone, scene_with_own_operators,
+    scene_without_operator,
 };
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};

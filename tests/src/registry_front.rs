@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Cluster;
-use crate::counter::HOST;
+use crate::addresses::{host, node};
 
-/// Registry of the dev cluster.
-const REGISTRY: &str = "10.99.1.2:5000";
+/// Port of the registry of the dev cluster.
+const REGISTRY: u16 = 5000;
 /// Minimum size of an upload that [`Fault::CutsUploads`] interrupts, in bytes. Layers of the base image are larger; uploads of the operator
 /// are smaller.
 const LARGE: usize = 1 << 20;
@@ -44,7 +44,7 @@ impl RegistryFront {
     /// # Panics
     /// If the dev cluster does not exist.
     pub async fn start(cluster: &Cluster, fault: Fault) -> Self {
-        let listener = TcpListener::bind((HOST, 0))
+        let listener = TcpListener::bind((host(), 0))
             .await
             .expect("an address of the dev cluster's link");
         let address = listener.local_addr().expect("an address").to_string();
@@ -188,7 +188,7 @@ async fn pass(mut stream: TcpStream, fault: &Fault, injected: &AtomicUsize) -> O
         }
         Fault::MountsNothing | Fault::RefusesMounts | Fault::CutsUploads(_) => {}
     }
-    let mut server = TcpStream::connect(REGISTRY).await.ok()?;
+    let mut server = TcpStream::connect(node(REGISTRY)).await.ok()?;
     let kept: Vec<&str> = head
         .lines
         .iter()
@@ -219,9 +219,10 @@ async fn refuse(stream: &mut TcpStream, status: &str, code: &str, why: &str) -> 
 }
 
 async fn exists(path: &str) -> Option<bool> {
-    let mut server = TcpStream::connect(REGISTRY).await.ok()?;
+    let mut server = TcpStream::connect(node(REGISTRY)).await.ok()?;
     let question = format!(
-        "HEAD {path} HTTP/1.1\r\nHost: {REGISTRY}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+        "HEAD {path} HTTP/1.1\r\nHost: {}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+        node(REGISTRY)
     );
     server.write_all(question.as_bytes()).await.ok()?;
     let mut answer = String::new();

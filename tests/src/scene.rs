@@ -24,10 +24,8 @@ use serde_json::json;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::{Cluster, Operators};
-pub use aws::AWS;
 pub use cluster_view::around;
 pub use pushes::GitServer;
-pub use stores::{GCS, PG};
 pub use volumes::Disk;
 pub use waits::condition;
 pub(crate) use waits::until;

@@ -12,7 +12,7 @@ use axum::routing::any;
 use k8s_openapi::ByteString;
 use tokio::net::TcpListener;
 
-use crate::counter::HOST;
+use crate::addresses::host;
 
 /// Keeps states and locks in memory, for one user.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ struct Content {
 impl StateServer {
     /// Starts an empty server for the given user.
     pub async fn start(user: &str, password: &str) -> Self {
-        let listener = TcpListener::bind((HOST, 0))
+        let listener = TcpListener::bind((host(), 0))
             .await
             .expect("an address of the dev cluster's link");
         let login = ByteString(format!("{user}:{password}").into_bytes());

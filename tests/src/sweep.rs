@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{DirEntry, File};
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::SocketAddr;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -266,7 +267,8 @@ impl Swept {
             "jsonpath={.spec.clusterIP}",
         ];
         let address = self.cluster.run("kubectl", &service).await;
-        let url = format!("http://{}/metrics", address.trim());
+        let address = address.trim().parse().expect("an IP address");
+        let url = format!("http://{}/metrics", SocketAddr::new(address, 80));
         let arguments = ["curl", "-sSf", &url];
         // The last test may have restarted the operator.
         until("the metrics of the operator", async || {

@@ -311,10 +311,10 @@ impl<'a> Bench<'a> {
 
     /// Returns digests and sizes, in bytes, of the blobs of the current image of `name`.
     async fn layers(&self, name: &str) -> BTreeMap<String, u64> {
-        let image = self
-            .image(name)
-            .await
-            .replace("registry.alustan.test", "10.99.1.2");
+        let image = self.image(name).await.replace(
+            "registry.alustan.test:5000",
+            &alustan_tests::node(5000).to_string(),
+        );
         let raw = self
             .scene
             .cluster

@@ -2,12 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::Scene;
+use crate::{Scene, node};
 
-/// `host:port` of the emulator without TLS.
-pub const AWS: &str = "10.99.1.2:5566";
-/// Host of the emulator with TLS.
-const ADDRESS: &str = "10.99.1.2";
 const S3: &str = "s3.us-east-1.amazonaws.com";
 const DYNAMO: &str = "dynamodb.us-east-1.amazonaws.com";
 
@@ -86,13 +82,13 @@ impl Scene {
     }
 
     async fn call(&self, host: &str, arguments: &[&str]) -> String {
-        let resolve = format!("{host}:443:{ADDRESS}");
+        let connect = format!("{host}:443:{}", node(443));
         let authority = self.cluster.folder.join("ca.crt");
         let authority = authority.to_str().expect("a path");
         let service = host.split('.').next().unwrap_or_default();
         let sign = format!("aws:amz:us-east-1:{service}");
         let login = ["--aws-sigv4", &sign, "--user", "test:test"];
-        let mut all = vec!["-sS", "--resolve", &resolve, "--cacert", authority];
+        let mut all = vec!["-sS", "--connect-to", &connect, "--cacert", authority];
         all.extend(login);
         all.extend(arguments);
         self.cluster.run("curl", &all).await

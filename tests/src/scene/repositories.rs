@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{Counter, Scene};
+use crate::{Counter, Scene, node};
 
 impl Scene {
     /// Commits `files` to the test's repository `name`. Returns the id of the commit.
@@ -95,13 +95,15 @@ fn write(folder: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// URL of the dev cluster's registry, as reached by the host.
-const REGISTRY: &str = "http://10.99.1.2:5000/v2";
+/// Returns the URL of the dev cluster's registry, as reached by the host.
+fn registry() -> String {
+    format!("http://{}", node(5000))
+}
 
 impl Scene {
     /// Pushes an image that no node can unpack, under a tag of the test's image `name`.
     pub async fn spoil(&self, name: &str, tag: &str) {
-        let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let upload = format!("{}/v2/{}/{name}", registry(), self.namespace);
         let blob = "this is no archive";
         let digest = self.put_blob(&upload, blob).await;
         let (size, kind) = (blob.len(), "application/vnd.oci.image");
@@ -125,7 +127,11 @@ impl Scene {
     /// Deletes the test's image `name` from the registry and from the node, as after garbage collection of the registry and a
     /// replacement of the node.
     pub async fn lose_image(&self, name: &str, digest: &str) {
-        let url = format!("{REGISTRY}/{}/{name}/manifests/{digest}", self.namespace);
+        let url = format!(
+            "{}/v2/{}/{name}/manifests/{digest}",
+            registry(),
+            self.namespace
+        );
         self.curl(&["-X", "DELETE", &url]).await;
         let socket = self.cluster.folder.join("containerd/containerd.sock");
         let image = format!(
@@ -147,7 +153,11 @@ impl Scene {
 
     /// Returns whether the registry has the test's image `name` at `reference`, a tag or a digest.
     pub async fn has_image(&self, name: &str, reference: &str) -> bool {
-        let url = format!("{REGISTRY}/{}/{name}/manifests/{reference}", self.namespace);
+        let url = format!(
+            "{}/v2/{}/{name}/manifests/{reference}",
+            registry(),
+            self.namespace
+        );
         let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
         let code = [
             "-sS",
@@ -164,7 +174,7 @@ impl Scene {
 
     /// Sets the creation time of the test's image `name:tag` to `year`. Returns the digest of its context.
     pub async fn age_image(&self, name: &str, tag: &str, year: u16) -> String {
-        let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let upload = format!("{}/v2/{}/{name}", registry(), self.namespace);
         let kind = "application/vnd.oci.image.manifest.v1+json";
         let url = format!("{upload}/manifests/{tag}");
         let accept = format!("Accept: {kind}");
@@ -191,7 +201,7 @@ impl Scene {
 
     /// Returns the content of the layers that the build of the test's image `name` added (less than 1 MiB each), as text.
     pub async fn image_text(&self, name: &str, digest: &str) -> String {
-        let url = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let url = format!("{}/v2/{}/{name}", registry(), self.namespace);
         let kinds = "Accept: application/vnd.oci.image.manifest.v1+json, \
                      application/vnd.docker.distribution.manifest.v2+json";
         let manifest = self
@@ -225,7 +235,7 @@ impl Scene {
         self.cluster
             .run("tar", &["-C", &files, "-czf", &layer, "."])
             .await;
-        let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let upload = format!("{}/v2/{}/{name}", registry(), self.namespace);
         let size = std::fs::metadata(&layer).expect("a layer").len();
         let digest = self.put_file(&upload, &layer).await;
         let (config, flux) = (
@@ -268,7 +278,7 @@ impl Scene {
                 &uploads,
             ])
             .await;
-        let host = REGISTRY.trim_end_matches("/v2");
+        let host = registry();
         let place = if place.starts_with('/') {
             format!("{host}{place}")
         } else {

@@ -7,6 +7,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::Scene;
+use crate::addresses::api_service;
 
 impl Scene {
     /// Returns a minimal resource for the repository of the same name.
@@ -113,9 +114,10 @@ impl Scene {
         .await;
         let token = self.kubectl(&["create", "token", name]).await;
         let ca = std::fs::read_to_string(self.cluster.folder.join("pki/ca.crt")).expect("the CA");
+        let host = format!("https://{}", api_service());
         let data = [
             ("KUBE_LOAD_CONFIG_FILE", "false"),
-            ("KUBE_HOST", "https://10.96.0.1"),
+            ("KUBE_HOST", &host),
             ("KUBE_TOKEN", token.trim()),
             ("KUBE_CLUSTER_CA_CERT_DATA", ca.as_str()),
         ];

@@ -2,18 +2,18 @@
 
 use serde_json::json;
 
-use crate::Scene;
+use crate::{Scene, node};
 
-/// URL of the emulator of Google Cloud Storage in the dev cluster.
-pub const GCS: &str = "http://10.99.1.2:5567";
-/// `host:port` of `PostgreSQL` in the dev cluster.
-pub const PG: &str = "10.99.1.2:5432";
+/// Port of the emulator of Google Cloud Storage in the dev cluster.
+const GCS: u16 = 5567;
+/// Port of `PostgreSQL` in the dev cluster.
+const PG: u16 = 5432;
 
 impl Scene {
     /// Creates a bucket in the emulator of Google Cloud Storage.
     pub async fn gcs(&self, bucket: &str) {
         self.cluster.run("hack/cluster/gcs-up", &[]).await;
-        let url = format!("{GCS}/storage/v1/b?project=e2e");
+        let url = format!("http://{}/storage/v1/b?project=e2e", node(GCS));
         let body = json!({"name": bucket}).to_string();
         let kind = "Content-Type: application/json";
         let arguments = ["-sSf", "-H", kind, "-d", &body, &url];
@@ -23,14 +23,20 @@ impl Scene {
     /// Returns an object in a bucket of the emulator of Google Cloud Storage.
     pub async fn in_gcs(&self, bucket: &str, object: &str) -> String {
         let object = object.replace('/', "%2F");
-        let url = format!("{GCS}/storage/v1/b/{bucket}/o/{object}?alt=media");
+        let url = format!(
+            "http://{}/storage/v1/b/{bucket}/o/{object}?alt=media",
+            node(GCS)
+        );
         self.cluster.run("curl", &["-sSf", &url]).await
     }
 
     /// Starts `PostgreSQL`. Returns the URL of a database, with user and password.
     pub async fn pg(&self) -> String {
         self.cluster.run("hack/cluster/pg-up", &[]).await;
-        format!("postgres://postgres:alustan-test@{PG}/postgres?sslmode=disable")
+        format!(
+            "postgres://postgres:alustan-test@{}/postgres?sslmode=disable",
+            node(PG)
+        )
     }
 
     /// Runs `query` in the database of [`Self::pg`]. Returns its result.
