@@ -9,6 +9,7 @@ import hmac
 import http.server
 import json
 import os
+import socket
 import time
 import urllib.request
 
@@ -52,7 +53,18 @@ def key(secret):
     return secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """Listens on all addresses of IPv6 and IPv4, or of IPv4 only on a node without IPv6."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self):
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
 if __name__ == "__main__":
     key(os.environ["SECRET"].strip())
     port = int(os.environ.get("PORT", "8080"))
-    http.server.ThreadingHTTPServer(("", port), Relay).serve_forever()
+    Server(("", port), Relay).serve_forever()
