@@ -677,6 +677,8 @@ async fn remote_modules_are_validated() {
         (module("git@github.com:team/net.git", ""), None),
         (module("terraform-aws-modules/vpc/aws", ""), Some(version)),
         (module("github.com/team/net", "1.0.0"), Some(version)),
+        (module("github.com/team/net/aws", "1.0.0"), Some(version)),
+        (module("github.com/team/net/aws", ""), None),
         (module("./net", ""), Some(path)),
         (module("/net", ""), Some(path)),
         (module("file:///net", ""), Some(path)),

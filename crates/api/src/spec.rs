@@ -179,7 +179,8 @@ pub struct TerraformSpec {
 
     /// Tokens of private registries of modules and providers, by host. Only the step of a build that runs `init` gets the tokens, and
     /// never an image, a log or a status. A changed token starts no build and no run: the next build uses it. If the module uses neither a
-    /// module nor a provider of a host, condition Ready says so after the next run. Example:
+    /// module nor a provider of a host, the message of condition Ready names the field and
+    /// the host after the next run. Example:
     /// `[{host: registry.example.com, secretRef: {name: terraform-registry}}]`. At most 16 entries with different hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

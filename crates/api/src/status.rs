@@ -112,8 +112,8 @@ pub struct TerraformStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
-    /// Id of the commit. For a source other than a git repository: `sha256:` and a digest, of the manifest of an OCI artifact, or of the
-    /// files of other sources.
+    /// Commit id of a git repository, else a digest (`sha256:…`): of the manifest for `source.oci`, of the files for `source.module` and
+    /// `source.inline`.
     pub revision: String,
     /// Digest of the files that the module needs at this revision. Commits that do not change these files have the same digest.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,7 +234,7 @@ pub struct QueueStatus {
 pub struct InventoryStatus {
     /// Number of managed objects, including deposed ones. Data sources are not included.
     pub count: i64,
-    /// Number of the run that counted them, at its end. Changes by other clients of the state since then are not included.
+    /// Number of the run at whose end the objects were counted. Later changes by other clients of the state are not included.
     pub run: i64,
 }
 

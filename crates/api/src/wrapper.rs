@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Program that runs the commands of the engine. `terragrunt`: the folder of the module is a unit of Terragrunt (`terragrunt.hcl`). The context
-/// contains the files that the unit includes, reads and depends on, and its local module. The image must contain the wrapper: the operator
-/// selects it from its catalogue (flag `--engine`), or `containerRegistry.baseImage` names one. Default: none.
+/// contains the files that the unit includes, reads and depends on, and its local module. The base image must contain the
+/// wrapper. The operator selects such an image from its catalogue (flag `--engine`), unless `containerRegistry.baseImage` is set. Default: none.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]

@@ -100,6 +100,10 @@ impl Reading {
                 _ => return Err(refused(&path, "is not a file or folder")),
             }
         }
+        // The tar reader takes the end of its input for the end of the archive.
+        if archive.into_inner().limit() == 0 {
+            return Err(too_large(most, "bytes of files and tar headers"));
+        }
         Ok(())
     }
 
@@ -364,6 +368,20 @@ mod tests {
         let many: Vec<_> = paths.iter().map(|path| (FILE, *path, &b""[..])).collect();
         let error = read(ArtifactFormat::TarGzip, &tar_gzip(&many), limits).unwrap_err();
         assert!(error.to_string().contains("more than 3 entries"), "{error}");
+    }
+
+    #[test]
+    fn archive_that_ends_at_the_limit_is_refused() {
+        let name = "a".repeat(100);
+        let entry = (EntryType::Directory, &*name, &b""[..]);
+        // Each header has 512 bytes.
+        let entries = vec![entry; (MAX_HEADER_BYTES / 512) as usize + 1];
+        let limits = Limits {
+            bytes: 0,
+            entries: u64::MAX,
+        };
+        let error = read(ArtifactFormat::TarGzip, &tar_gzip(&entries), limits).unwrap_err();
+        assert!(matches!(error, Error::ArtifactTooLarge { .. }), "{error}");
     }
 
     #[test]

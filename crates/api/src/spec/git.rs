@@ -79,8 +79,8 @@ pub struct GitRepo {
 #[serde(rename_all = "camelCase")]
 pub struct GitHubApp {
     /// Secret with the keys `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey` (PEM, as downloaded from GitHub). The
-    /// optional key `githubAppBaseURL` is the URL of the API, on the host of the repository. Default of `githubAppBaseURL`:
-    /// `https://api.github.com` for github.com, else `https://HOST/api/v3`. The optional key `ca.crt` contains certificate authorities to
+    /// optional key `githubAppBaseURL` is the URL of the API, on the host of the repository or on `api.HOST`. Default of `githubAppBaseURL`:
+    /// `https://api.HOST` for github.com and ghe.com, else `https://HOST/api/v3`. The optional key `ca.crt` contains certificate authorities to
     /// trust in addition to those of the system.
     pub secret_ref: NameRef,
     /// Names of other repositories that the tokens can read, for submodules and private modules. They must have the owner of the

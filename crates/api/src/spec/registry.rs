@@ -120,8 +120,8 @@ pub struct Prune {
     #[serde(default = "ten")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("must be between 1 and 1000"))]
     pub keep: i32,
-    /// Minimum age of a removed image. At least 1h. The age of an image of builder kind Append is the age of its git commit. Such an image
-    /// counts as older than any minimum age if it was built from `spec.source`. Default: 168h.
+    /// Minimum age of a removed image. At least 1h. The age of an image of builder kind Append is the age of its git commit. Images of
+    /// kind Append from `spec.source` have no commit: this field does not protect them. Default: 168h.
     #[serde(default = "one_week")]
     #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
     pub older_than: Duration,

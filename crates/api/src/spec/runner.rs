@@ -64,8 +64,8 @@ pub struct IdentityToken {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.enabled) && !self.enabled && has(self.claimName))").message("claimName cannot be set with enabled false"))]
 pub struct CacheSpec {
-    /// If true, the resource has a cache volume: the `PersistentVolumeClaim` in `claimName`, else one of its own, `<name>-cache`. If false,
-    /// pods use scratch space, and an approved plan is made again before it is applied. Without a volume, or after its loss, runs take longer
+    /// If true, the resource has a cache volume: the `PersistentVolumeClaim` in `claimName`, else the claim `<name>-cache`. If false,
+    /// pods use scratch space, and an approved plan is created again before it is applied. Without a volume, or after its loss, runs take longer
     /// and nothing else changes. Exceptions: with `backend.provider` local the volume contains the state, and the resource's own volume may
     /// contain a state that a run could not save. Default: true with `claimName`, else the default of the operator (`--cache`), a volume per
     /// resource.
@@ -73,8 +73,8 @@ pub struct CacheSpec {
     pub enabled: Option<bool>,
     /// Name of an existing `PersistentVolumeClaim` in the namespace of the resource, which several resources can share. Its access mode is
     /// `ReadWriteMany`, or `ReadWriteOnce` if all pods run on one node. Pods mount only a directory of this resource in it. Example:
-    /// `terraform-plans`. The claim needs the annotation
-    /// `alustan.io/allow-cache: "true"` (`CacheClaimNotAllowed`). If the claim does not exist, no run starts (`CacheClaimNotFound`). The claim of another resource is refused
+    /// `terraform-plans`. The claim must have the annotation `alustan.io/allow-cache: "true"`, unless `--cache` names it
+    /// (`CacheClaimNotAllowed`). If the claim does not exist, no run starts (`CacheClaimNotFound`). The claim of another resource is refused
     /// (`CacheClaimConflict`). A change of this field starts no run. See docs/cache.md. Default: the default of the operator (`--cache`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

@@ -19,7 +19,7 @@ pub const MAX_INLINE_BYTES: usize = 128 << 10;
 const ONE_KIND: &str =
     "[has(self.module), has(self.inline), has(self.oci)].filter(given, given).size() == 1";
 const ONE_KIND_HELP: &str = "exactly one of module, inline and oci must be set";
-const VERSIONED: &str = "self.source.matches('^([0-9A-Za-z-]+([.][0-9A-Za-z-]+)*(:[0-9]+)?/)?[0-9A-Za-z][0-9A-Za-z_-]*/[0-9A-Za-z][0-9A-Za-z_-]*/[0-9a-z]+(//[^?]*)?$') == has(self.version)";
+const VERSIONED: &str = "(!self.source.matches('^(github[.]com|bitbucket[.]org)(:[0-9]+)?/') && self.source.matches('^([0-9A-Za-z-]+([.][0-9A-Za-z-]+)*(:[0-9]+)?/)?[0-9A-Za-z][0-9A-Za-z_-]*/[0-9A-Za-z][0-9A-Za-z_-]*/[0-9a-z]+(//[^?]*)?$')) == has(self.version)";
 const VERSIONED_HELP: &str = "version is required for a module of a registry (NAMESPACE/NAME/PROVIDER), and not allowed for other sources: select their version in source, for example with ?ref=v1.2.0";
 const REMOTE: &str =
     "self.matches('^[A-Za-z0-9][A-Za-z0-9._:/@?&=+~%-]*$') && !self.matches('(^|::)(file:|[/.])')";

@@ -244,6 +244,13 @@ impl Evaluation<'_> {
         let config = self.config;
         let folder = repopath::parent(&config.path);
         let value = match (name, first) {
+            // The label of an include. Which of several includes has this label is not read.
+            (
+                "get_parent_terragrunt_dir"
+                | "path_relative_to_include"
+                | "path_relative_from_include",
+                Some(_),
+            ) if self.has_several_includes() => return None,
             ("get_terragrunt_dir", None) => absolute(&config.unit),
             ("get_original_terragrunt_dir", None) => absolute(&config.original),
             ("get_parent_terragrunt_dir", _) => absolute(self.parent),
@@ -268,6 +275,11 @@ impl Evaluation<'_> {
             _ => return None,
         };
         Some(value)
+    }
+
+    fn has_several_includes(&self) -> bool {
+        let uses = self.facts.terragrunt.uses.iter();
+        uses.filter(|path| path.kind == PathKind::Include).count() > 1
     }
 
     /// Returns the folder of the included file: of this file, in the folder `own`, or of the file that this file includes.

@@ -104,8 +104,8 @@ impl Session {
         user(
             Reason::NoConfiguration,
             format!(
-                "{folder} has no configuration files (*.tf, *.tf.json). Nothing was applied and nothing was destroyed. \
-                 Restore the files, or correct spec.gitRepo.path or spec.source; to destroy everything, delete the resource{elsewhere}"
+                "{folder} has no configuration files (*.tf, *.tf.json; with OpenTofu also *.tofu; with a wrapper also \
+                 terragrunt.hcl). Nothing was applied and nothing was destroyed. Restore the files, or correct spec.gitRepo.path or spec.source; to destroy everything, delete the resource{elsewhere}"
             ),
         )
     }
@@ -141,8 +141,7 @@ impl Session {
     /// Records the folder in which `wrapper` runs the engine.
     ///
     /// # Errors
-    /// The wrapper does not print the folder. The owner of the state could not be checked, nor could a state be saved that the engine cannot
-    /// write.
+    /// The wrapper does not print the folder. Without it, the run can neither check the ownership of the state nor save an unsaved state.
     async fn find_engine_directory(
         &self,
         wrapper: &WrapperProgram,
@@ -158,12 +157,14 @@ impl Session {
             show: Show::Caller,
         };
         let finished = self.commands.run(task).await;
-        let found = finished.as_ref().ok();
-        let found = found.and_then(|finished| wrapper.working_directory(&finished.stdout));
-        let Some(directory) = found else {
-            let message = format!("{} printed no working directory", wrapper.name);
-            return Err(transient(Reason::WorkspaceFailed, message));
+        let unknown = |why: &str| {
+            let name = wrapper.name;
+            let message = format!("failed to determine the working directory of {name}: {why}");
+            transient(Reason::WorkspaceFailed, message)
         };
+        let finished = finished.map_err(|error| unknown(&error.to_string()))?;
+        let directory = wrapper.working_directory(&finished.stdout);
+        let directory = directory.ok_or_else(|| unknown(&finished.stderr))?;
         drop(self.wrapped_directory.set(directory));
         Ok(())
     }

@@ -149,6 +149,11 @@ fn local_source_is_a_module(#[case] source: &str, #[case] expected: Option<&str>
     "locals { a = file(find_in_parent_folders(\"x\", \"y\")) }\n",
     "live/prod/app/terragrunt.hcl:1"
 )]
+#[case::label_of_one_of_two_includes(
+    "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\ninclude \"env\" {\n  path = \"../env.hcl\"\n}\n\
+     locals { a = file(\"${get_parent_terragrunt_dir(\"env\")}/env.yaml\") }\n",
+    "live/prod/app/terragrunt.hcl:7"
+)]
 #[case::syntax("inputs = {\n", "live/prod/app/terragrunt.hcl:2")]
 #[case::endless_local(
     "locals {\n  a = local.a\n  b = file(local.a)\n}\n",
