@@ -98,8 +98,15 @@ impl Resolve for NoAddress {
 #[case::name_with_search_domain("registry.example.tst.team.svc.cluster.local.")]
 #[tokio::test]
 async fn missing_host_name_is_reported_without_the_query(#[case] queried: &'static str) {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Not installed as the default of the process, which another test requires to be missing.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
     let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
         .no_proxy()
         .dns_resolver(Arc::new(NoAddress(queried)))
         .build()
