@@ -24,6 +24,7 @@ async fn minimal_resource_gets_all_defaults() {
             "deletionPolicy": "Destroy",
             "deletionProtection": false,
             "suspend": false,
+            "mode": "Apply",
             "cache": {"size": "5Gi"},
         })
     );

@@ -102,7 +102,7 @@ async fn get_prints_the_columns_of_a_resource() {
 
     let wide = get(&["tf", "-o", "wide"]);
     let mut lines = wide.lines();
-    let columns = [&header[..], &["REVISION", "MESSAGE"]].concat();
+    let columns = [&header[..], &["OBJECTS", "REVISION", "MESSAGE"]].concat();
     assert_eq!(words(lines.next().unwrap()), columns);
     let row = words(lines.next().unwrap()).join("|");
     assert!(

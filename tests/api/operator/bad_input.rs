@@ -282,10 +282,10 @@ fn caches() -> Vec<Case> {
         ),
         (
             "other-claim",
-            claim("web-cache"),
+            claim("db-cache"),
             "CacheClaimConflict",
             vec![
-                "spec.cache.claimName: PersistentVolumeClaim web-cache is the cache volume of resource web",
+                "spec.cache.claimName: PersistentVolumeClaim db-cache is the cache volume of resource db",
             ],
         ),
         (
@@ -324,10 +324,10 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
             .create::<ConfigMap>(json!({"metadata": {"name": name}, "data": {"key": value}}))
             .await;
     }
-    let labels = labels::of("web", "uid-of-web", Component::Cache);
+    let labels = labels::of("db", "uid-of-db", Component::Cache);
     let volume =
         json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
-    let claim = json!({"metadata": {"name": "web-cache", "labels": labels}, "spec": volume});
+    let claim = json!({"metadata": {"name": "db-cache", "labels": labels}, "spec": volume});
     space.create::<PersistentVolumeClaim>(claim).await;
     let claim = json!({"metadata": {"name": "data"}, "spec": volume});
     space.create::<PersistentVolumeClaim>(claim).await;
