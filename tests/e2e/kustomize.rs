@@ -123,7 +123,8 @@ mod alone {
             elsewhere["spec"]["gitRepo"]["url"] = json!("https://git.alustan.test/others/web");
             let message = refused(scene.try_apply(&elsewhere).await);
             assert!(
-                message.contains("spec.gitRepo.url must begin with"),
+                message.contains("spec.gitRepo.url (or spec.source.module.source")
+                    && message.contains("must begin with https://git.alustan.test/"),
                 "{message}"
             );
             scene.apply(&web).await;
