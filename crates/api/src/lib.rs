@@ -6,6 +6,7 @@
     reason = "the derive macro KubeSchema copies each struct into a function"
 )]
 
+mod anything;
 pub mod architecture;
 pub mod cli_config;
 pub mod conditions;
@@ -32,6 +33,7 @@ pub mod state_lock;
 pub mod status;
 mod wrapper;
 
+pub use anything::Anything;
 pub use architecture::Architecture;
 pub use engine::Engine;
 pub use engine_name::EngineName;

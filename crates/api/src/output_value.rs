@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Number, Value};
 
-use crate::spec::Anything;
+use crate::anything::Anything;
 
 /// Value of an output in the status. Numbers have the form in which the API server returns them, so that a written status equals the status
 /// that is read back: an integer if the number is an integer of 64 bits with sign, otherwise a floating-point number.

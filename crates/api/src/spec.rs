@@ -1,6 +1,5 @@
 //! Kind `Terraform`. Doc comments of its fields are user documentation (`kubectl explain terraform.spec`).
 
-mod anything;
 mod approval;
 mod backend;
 mod boolean;
@@ -25,12 +24,12 @@ use kube_derive::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::anything::Anything;
 use crate::notification::Notification;
 use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
 use crate::status::TerraformStatus;
 use crate::wrapper::WrapperName;
 
-pub use anything::Anything;
 pub use approval::{Approval, ApprovalMode, ApprovalRule, EmptyingPolicy, RuleAction};
 pub use backend::{BackendProvider, BackendSpec};
 pub use drift::{DriftDetection, DriftMode};

@@ -7,10 +7,10 @@ use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::anything::Anything;
 use crate::engine::Engine;
 use crate::output_value::OutputValue;
 use crate::run_kind::RunKind;
-use crate::spec::Anything;
 use crate::stack::BlockedBy;
 
 /// State of a resource.

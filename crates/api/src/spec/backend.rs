@@ -6,8 +6,8 @@ use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::anything::Anything;
 use crate::references::{NameRef, OBJECT, OBJECT_HELP};
-use crate::spec::anything::Anything;
 use crate::spec::boolean::is_false;
 
 const HTTP_URL: &str = "self.matches('^https?://[^@ ]+$')";
