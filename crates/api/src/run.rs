@@ -20,8 +20,8 @@ pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
 pub use history::{
     Applied, ApprovalGiven, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InputRuns, InventoryCount, Notice, Notices, PendingPlan, PinnedImage, Planned,
-    PublishedOutputs, Restored, SharedCache, StatusOutputs, UnsavedState, WaitingSince,
+    InputRuns, Notice, Notices, PendingPlan, PinnedImage, Planned, PublishedOutputs, Restored,
+    SharedCache, StatusOutputs, UnsavedState, WaitingSince,
 };
 pub use inputs::{
     ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,

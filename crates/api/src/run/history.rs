@@ -12,7 +12,8 @@ use crate::notification::NotificationEvent;
 use crate::output_value::OutputValue;
 use crate::report::{RunReport, UnsavedPlace};
 use crate::run::record::PLAN_REQUESTED;
-use crate::status::OmittedOutput;
+use crate::spec::Mode;
+use crate::status::{InventoryStatus, OmittedOutput};
 
 /// History: facts of earlier runs that the controller cannot observe again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ pub struct History {
     /// State that a run could not save and no later run has saved.
     pub unsaved: Option<UnsavedState>,
     /// Managed objects in the state. `None` if no run has reported them.
-    pub inventory: Option<InventoryCount>,
+    pub inventory: Option<InventoryStatus>,
     /// Restore, if this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
     /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
@@ -87,6 +88,11 @@ impl History {
     pub fn last_report(&self) -> Option<&RunReport> {
         let is_requested = |report: &&RunReport| report.trigger.starts_with(PLAN_REQUESTED);
         self.reports.iter().find(|report| !is_requested(report))
+    }
+
+    /// Returns the last plan with mode [`Mode::PlanOnly`]. `None` if `mode` is another one.
+    pub fn last_plan(&self, mode: Mode) -> Option<&Planned> {
+        self.planned.as_ref().filter(|_| mode == Mode::PlanOnly)
     }
 }
 
@@ -203,16 +209,6 @@ impl StatusOutputs {
     pub fn is_empty(&self) -> bool {
         self.values.is_empty() && self.omitted.is_empty()
     }
-}
-
-/// Number of managed objects in the state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct InventoryCount {
-    /// Number of objects.
-    pub count: i64,
-    /// Number of the run that read the state.
-    pub run: i64,
 }
 
 /// Successful plan of a resource with `spec.mode: PlanOnly`.

@@ -62,19 +62,12 @@ impl ReconcileCase<'_> {
         kind == RunKind::Drift && (self.is_plan_only() || is_requested)
     }
 
-    /// Returns the last plan of `spec.mode: PlanOnly`. `None` with `spec.mode: Apply`.
-    fn last_plan(&self) -> Option<&Planned> {
-        self.history
-            .planned
-            .as_ref()
-            .filter(|_| self.is_plan_only())
-    }
-
     /// Returns the configuration of the last apply or, with `spec.mode: PlanOnly`, of the last plan. An apply is the baseline until the first
     /// plan after it.
     pub(super) fn baseline(&self) -> Option<Baseline<'_>> {
         let applied = self.history.applied.as_ref();
-        self.last_plan()
+        self.history
+            .last_plan(self.tf.spec.mode)
             .map(Baseline::from)
             .or_else(|| applied.map(Baseline::from))
     }
@@ -82,7 +75,7 @@ impl ReconcileCase<'_> {
     /// Whether configuration `hash` is the result of the last successful run, and no run with this hash has failed since: the configuration is
     /// applied; with `spec.mode: PlanOnly`, it is planned.
     pub(super) fn is_current(&self, hash: &str) -> bool {
-        let Some(planned) = self.last_plan() else {
+        let Some(planned) = self.history.last_plan(self.tf.spec.mode) else {
             return self.is_applied(hash);
         };
         planned.config_hash == hash && !self.has_failed(hash)
@@ -117,7 +110,7 @@ impl ReconcileCase<'_> {
             return Summary::ready(State::Drifted, Reason::Drifted, message);
         }
         let ignored_variables = self.ignored_variables();
-        match self.last_plan() {
+        match self.history.last_plan(self.tf.spec.mode) {
             Some(planned) if planned.has_changes => {
                 let report = self.history.report(planned.run);
                 let changes = report.and_then(|report| report.changes.as_ref());

@@ -2,10 +2,10 @@
 
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, InventoryCount,
-    PLAN_REQUESTED, Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, PLAN_REQUESTED,
+    Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
-use alustan_api::{Architecture, Mode, Reason, Terraform};
+use alustan_api::{Architecture, InventoryStatus, Mode, Reason, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
@@ -335,7 +335,7 @@ fn update_history(
     next.architecture = architecture_with(&report, run, reached_apply).or(next.architecture);
     next.inventory = report
         .inventory
-        .map(|count| InventoryCount {
+        .map(|count| InventoryStatus {
             count,
             run: report.number,
         })

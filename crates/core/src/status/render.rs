@@ -2,11 +2,10 @@
 
 use alustan_api::conditions::{self, Convergence, Kind, Verdict};
 use alustan_api::report::RunReport;
-use alustan_api::run::{History, Planned, RunRecord};
+use alustan_api::run::{History, RunRecord};
 use alustan_api::{
-    AppliedStatus, DriftStatus, Engine, ImageStatus, InventoryStatus, LockStatus, Mode,
-    OutputsStatus, PlanStatus, Reason, RetryStatus, RunStatus, SourceStatus, State, Terraform,
-    TerraformStatus,
+    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus, Reason,
+    RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -123,10 +122,7 @@ impl View<'_> {
             // The dispatcher, which starts the queued runs, sets this field later.
             queue: None,
             blocked_by: dependencies::blocked_by(self.stack),
-            inventory: self.history.inventory.map(|inventory| InventoryStatus {
-                count: inventory.count,
-                run: inventory.run,
-            }),
+            inventory: self.history.inventory,
             outputs: self.outputs(),
             state_address: self
                 .history
@@ -162,16 +158,10 @@ impl View<'_> {
         observed.or_else(|| previous?.source.clone())
     }
 
-    /// Returns the last plan of `spec.mode: PlanOnly`. `None` with `spec.mode: Apply`.
-    fn planned(&self) -> Option<&Planned> {
-        let is_plan_only = self.tf.spec.mode == Mode::PlanOnly;
-        self.history.planned.as_ref().filter(|_| is_plan_only)
-    }
-
     /// Returns the last plan, and whether it waits for approval. With `spec.mode: PlanOnly`, returns no plan without changes.
     fn plan(&self, summary: &Summary) -> Option<PlanStatus> {
         let pending = self.history.pending.as_ref();
-        if let Some(planned) = self.planned()
+        if let Some(planned) = self.history.last_plan(self.tf.spec.mode)
             && !planned.has_changes
         {
             return None;
@@ -350,7 +340,7 @@ impl View<'_> {
                 Reason::ApplyFailed,
                 "an apply did not complete; its changes are unknown",
             ),
-            (_, None) if let Some(planned) = self.planned() => {
+            (_, None) if let Some(planned) = self.history.last_plan(self.tf.spec.mode) => {
                 let report = self.history.report(planned.run);
                 let changes = report.and_then(|report| report.changes.as_ref());
                 let reason = if planned.has_changes {
