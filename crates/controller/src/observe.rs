@@ -152,7 +152,8 @@ impl Observer<'_> {
         prepared: &Prepared<'_>,
         credentials: &QueryCredentials,
     ) -> ImageObservation {
-        let source = self.source(prepared, credentials);
+        let files = self.module_files(prepared, credentials);
+        let source = self.source(prepared, &files);
         let base = self.base(prepared, credentials);
         let plan = prepared.plan(&source, &base);
         let (build, digest, is_pinned) = match &plan {
@@ -171,11 +172,11 @@ impl Observer<'_> {
         };
         let git_token = prepared
             .needs_git_token(&digest)
-            .then(|| self.git_token(prepared, credentials))
+            .then(|| self.git_token(&files))
             .flatten();
         let deleted = self.tf.metadata.deletion_timestamp.is_some();
         let (push, artifact) = if deleted || !is_pinned {
-            self.artifact(&source, prepared, credentials)
+            self.artifact(&source, &files, &credentials.docker)
         } else {
             (None, None)
         };
@@ -225,7 +226,7 @@ impl Observer<'_> {
     fn source(
         &self,
         prepared: &Prepared<'_>,
-        credentials: &QueryCredentials,
+        files: &Result<ModuleFiles, Failure>,
     ) -> Answer<SourceSeen> {
         if let Query::Answered(answer) = prepared.source_query(retry_at()) {
             if answer == Answer::Pending {
@@ -234,9 +235,9 @@ impl Observer<'_> {
             }
             return answer;
         }
-        let files = match self.module_files(prepared, credentials) {
+        let files = match files {
             Ok(files) => files,
-            Err(failure) => return failed_answer(failure),
+            Err(failure) => return failed_answer(failure.clone()),
         };
         let query = files.revision_query();
         self.use_query(&query);
@@ -294,54 +295,32 @@ impl Observer<'_> {
                 .memory
                 .source(self.resource, &module_identity)
                 .map_or(Answer::Pending, Answer::Known),
-            (
-                Answer::Failed {
-                    failure,
-                    last,
-                    retry_at,
-                },
-                _,
-            ) => {
-                if failure.class != FailureClass::Transient {
+            (answer @ Answer::Failed { .. }, _) => {
+                if let Answer::Failed { failure, .. } = &answer
+                    && failure.class != FailureClass::Transient
+                {
                     self.ctx.memory.forget_source(self.resource);
                 }
-                Answer::Failed {
-                    failure,
-                    last,
-                    retry_at,
-                }
+                answer
             }
         }
     }
 
     /// Returns a token of the GitHub App for a pod that executes `init`. Keeps the token fresh while the pod has not started. `None` for a source
     /// other than git.
-    fn git_token(
-        &self,
-        prepared: &Prepared<'_>,
-        credentials: &QueryCredentials,
-    ) -> Option<Answer<GitToken>> {
-        let repository = match self.module_files(prepared, credentials) {
+    fn git_token(&self, files: &Result<ModuleFiles, Failure>) -> Option<Answer<GitToken>> {
+        let repository = match files {
             Ok(ModuleFiles::Git(repository)) => repository,
             Ok(ModuleFiles::Written(_) | ModuleFiles::Artifact(_)) => return None,
-            Err(failure) => return Some(failed_answer(failure)),
+            Err(failure) => return Some(failed_answer(failure.clone())),
         };
         let query = repository.token_query();
         self.use_query(&query);
         let interval = Some(PollInterval::new(TOKEN_INTERVAL, &query));
         let tokens = &self.ctx.answers.tokens;
         let answer = tokens.get(&query, self.resource, interval, repository.token_sender());
-        Some(match answer {
-            // The last token is not used: it has expired, or its repository was removed from the App.
-            Answer::Failed {
-                failure, retry_at, ..
-            } => Answer::Failed {
-                failure,
-                last: None,
-                retry_at,
-            },
-            answer => answer,
-        })
+        // The last token is not used: it has expired, or its repository was removed from the App.
+        Some(answer.and_then(Answer::Known))
     }
 
     /// Returns the base image by digest. If the run record has no base image for the current spec, queries the registry for the digest.
@@ -358,12 +337,12 @@ impl Observer<'_> {
             Ok(digest) => digest,
             Err(failure) => return failed_answer(failure),
         };
-        match digest {
-            Answer::Known(Some(digest)) => {
+        digest.and_then(|digest| match digest {
+            Some(digest) => {
                 let resolved = queries::by_digest(&wanted.reference, &digest);
                 Answer::Known(wanted.pinned(resolved))
             }
-            Answer::Known(None) => failed_answer(Failure::user(
+            None => failed_answer(Failure::user(
                 Reason::BaseImageNotFound,
                 format!(
                     "{}: the registry does not have image {}",
@@ -371,15 +350,7 @@ impl Observer<'_> {
                     wanted.reference
                 ),
             )),
-            Answer::Pending => Answer::Pending,
-            Answer::Failed {
-                failure, retry_at, ..
-            } => Answer::Failed {
-                failure,
-                last: None,
-                retry_at,
-            },
-        }
+        })
     }
 
     /// Returns the `PersistentVolumeClaim` of the cache volume. `None` if the `PersistentVolumeClaim` does not exist or is being deleted.
@@ -469,13 +440,13 @@ impl Observer<'_> {
     fn artifact(
         &self,
         source: &Answer<SourceSeen>,
-        prepared: &Prepared<'_>,
-        credentials: &QueryCredentials,
+        files: &Result<ModuleFiles, Failure>,
+        docker: &Result<Option<DockerConfig>, Failure>,
     ) -> (Option<PushRequest>, Option<Answer<String>>) {
         let Some(source) = source.value() else {
             return (None, None);
         };
-        match self.push_request(source, prepared, credentials) {
+        match self.push_request(source, files, docker) {
             Ok(push) => {
                 self.use_query(&push.key);
                 let artifacts = &self.ctx.answers.artifacts;
@@ -489,11 +460,11 @@ impl Observer<'_> {
     fn push_request(
         &self,
         source: &SourceSeen,
-        prepared: &Prepared<'_>,
-        credentials: &QueryCredentials,
+        files: &Result<ModuleFiles, Failure>,
+        docker: &Result<Option<DockerConfig>, Failure>,
     ) -> Result<PushRequest, Failure> {
-        let docker = credentials.docker.as_ref().map_err(Clone::clone)?.as_ref();
-        let files = self.module_files(prepared, credentials)?;
+        let docker = docker.as_ref().map_err(Clone::clone)?.as_ref();
+        let files = files.clone()?;
         PushRequest::new(&self.ctx.settings, self.tf, source, files, docker)
     }
 

@@ -47,6 +47,21 @@ impl<T> Answer<T> {
             Self::Pending => None,
         }
     }
+
+    /// Returns the answer of `next` to a known result. A failed answer stays failed and loses its last successful result.
+    pub fn and_then<U>(self, next: impl FnOnce(T) -> Answer<U>) -> Answer<U> {
+        match self {
+            Self::Pending => Answer::Pending,
+            Self::Known(value) => next(value),
+            Self::Failed {
+                failure, retry_at, ..
+            } => Answer::Failed {
+                failure,
+                last: None,
+                retry_at,
+            },
+        }
+    }
 }
 
 /// Observed objects of the cluster. Input of the first phase of a decision, [`prepare`](crate::decide::prepare::prepare).
