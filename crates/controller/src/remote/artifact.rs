@@ -19,7 +19,7 @@ use crate::remote::context_store::ContextStore;
 use crate::remote::failure::{at_digest, chain, registry};
 use crate::remote::packing::{revision_moved, unblocked};
 use crate::remote::polled_cache::PollInterval;
-use crate::remote::queries::{identity, requested, store_and_describe};
+use crate::remote::queries::{access_without_identity, identity, requested, store_and_describe};
 
 /// Maximum number of artifacts that are pulled concurrently. A pulled artifact takes up to 16 MiB of memory.
 const MAX_CONCURRENT_PULLS: usize = 8;
@@ -74,7 +74,11 @@ impl Artifact {
     ) -> Result<Self, Failure> {
         let name = repository(&spec.url)?;
         let reference = reference(spec)?;
-        let access = access(tf, spec, &name, docker)?;
+        // The cloud identity of the operator may have access to artifacts of other users. The default credentials are those of another
+        // purpose: artifacts in other registries are usually public.
+        let secret = spec.secret_ref.as_ref();
+        let field = secret.map(|_| "spec.source.oci.secretRef");
+        let access = access_without_identity(tf, &name, docker, field)?;
         let identity = format!(
             "{name} {reference:?} with access {}",
             identity(&access, docker)
@@ -237,31 +241,6 @@ fn reference(spec: &OciArtifact) -> Result<Reference, Failure> {
             format!("{FIELD}: at most one of tag, semver and digest may be set"),
         )),
     }
-}
-
-/// Returns the access to the registry. The cloud identity of the operator is not used: it may have access to artifacts of other users.
-fn access(
-    tf: &Terraform,
-    spec: &OciArtifact,
-    name: &ImageName,
-    docker: Option<&DockerConfig>,
-) -> Result<Access, Failure> {
-    let own = &tf.spec.container_registry;
-    let is_own_registry =
-        ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
-    let credential = match docker.map(|docker| docker.open(name)).transpose() {
-        Err(error) if spec.secret_ref.is_some() => {
-            return Err(registry("spec.source.oci.secretRef", &error));
-        }
-        // The default credentials are those of another purpose: artifacts in other registries are usually public.
-        Err(_) => None,
-        Ok(credential) => credential.flatten(),
-    };
-    Ok(Access {
-        credential: credential.cloned(),
-        insecure: own.insecure && is_own_registry,
-        helper: None,
-    })
 }
 
 fn invalid(error: &alustan_registry::Error) -> Failure {

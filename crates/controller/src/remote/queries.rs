@@ -311,27 +311,42 @@ pub(crate) fn access(
     docker: Option<&DockerConfig>,
 ) -> Result<Access, Failure> {
     let own = &tf.spec.container_registry;
-    let is_own_registry =
-        ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
-    let cloud_identity = own
-        .provider
-        .identity()
-        .filter(|_| settings.allows_identity_for(&name.to_string()));
+    let identity = own.provider.identity();
+    let identity = identity.filter(|_| settings.allows_identity_for(&name.to_string()));
+    // Without a credential, base images in other registries are usually public, and the cloud identity may have access.
+    let is_required = is_own_registry(tf, name) && identity.is_none();
+    let field = is_required.then_some("spec.containerRegistry.secretRef");
+    Ok(Access {
+        helper: identity.map(|identity| identity.helper.to_owned()),
+        ..access_without_identity(tf, name, docker, field)?
+    })
+}
+
+/// Returns how `tf` accesses the registry of `name` without a cloud identity. `field`: field with the Secret of `docker`, if its credential is
+/// required; otherwise an invalid credential is ignored.
+pub(crate) fn access_without_identity(
+    tf: &Terraform,
+    name: &ImageName,
+    docker: Option<&DockerConfig>,
+    field: Option<&str>,
+) -> Result<Access, Failure> {
     let credential = docker.map(|docker| docker.open(name)).transpose();
-    let credential = match credential {
-        Err(error) if is_own_registry && cloud_identity.is_none() => {
-            return Err(registry("spec.containerRegistry.secretRef", &error));
-        }
-        // Continue without a credential if the registry is not that of `imageName`, because base images in other registries are usually public, or if
-        // the cloud identity is used.
-        Err(_) => None,
-        Ok(credential) => credential.flatten(),
+    let credential = match (credential, field) {
+        (Err(error), Some(field)) => return Err(registry(field, &error)),
+        (Err(_), None) => None,
+        (Ok(credential), _) => credential.flatten(),
     };
     Ok(Access {
         credential: credential.cloned(),
-        insecure: own.insecure && is_own_registry,
-        helper: cloud_identity.map(|identity| identity.helper.to_owned()),
+        insecure: tf.spec.container_registry.insecure && is_own_registry(tf, name),
+        helper: None,
     })
+}
+
+/// Whether `name` is in the registry of `spec.containerRegistry.imageName`.
+fn is_own_registry(tf: &Terraform, name: &ImageName) -> bool {
+    let own = ImageName::parse(&tf.spec.container_registry.image_name);
+    own.is_ok_and(|own| own.registry() == name.registry())
 }
 
 /// Returns a text that identifies `access` in query keys. Contains a digest of the docker configuration instead of secret values.
