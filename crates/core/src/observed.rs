@@ -184,7 +184,7 @@ pub enum CacheSeen {
 /// A shared `PersistentVolumeClaim` that a resource selects as cache volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SharedClaimSeen {
-    /// It lacks annotation [`ALLOW_CACHE`](alustan_api::labels::ALLOW_CACHE), and is not the default of the operator.
+    /// The claim lacks annotation [`ALLOW_CACHE`](alustan_api::labels::ALLOW_CACHE), and is not the default of the operator.
     NotAllowed,
     /// The claim does not exist.
     #[default]
@@ -208,6 +208,20 @@ pub enum SharedClaimSeen {
         /// Uid of the claim.
         uid: String,
     },
+}
+
+impl SharedClaimSeen {
+    /// Returns the uid of a claim that pods can mount, now or as soon as it has a volume.
+    pub fn usable_uid(&self) -> Option<&str> {
+        match self {
+            Self::Bound { uid } | Self::Pending { uid } => Some(uid),
+            Self::Absent
+            | Self::NotAllowed
+            | Self::Terminating { .. }
+            | Self::Owned(_)
+            | Self::Lost => None,
+        }
+    }
 }
 
 /// Terraform state that no run of a resource wrote. Observed only for a deleted resource whose runs have not applied anything.

@@ -39,18 +39,13 @@ impl ReconcileCase<'_> {
 
     /// Whether pods can use the shared claim. Without it, they use scratch space.
     fn can_share(&self, pod: PodRequest) -> bool {
-        let uid = match &self.seen.shared_claim {
-            SharedClaimSeen::Bound { uid } => uid,
-            SharedClaimSeen::Pending { uid } if pod.waits_for_volume => uid,
-            SharedClaimSeen::Pending { .. }
-            | SharedClaimSeen::Absent
-            | SharedClaimSeen::NotAllowed
-            | SharedClaimSeen::Terminating { .. }
-            | SharedClaimSeen::Owned(_)
-            | SharedClaimSeen::Lost => return false,
+        let claim = &self.seen.shared_claim;
+        let waits = matches!(claim, SharedClaimSeen::Pending { .. }) && !pod.waits_for_volume;
+        let Some(uid) = claim.usable_uid().filter(|_| !waits) else {
+            return false;
         };
         let recorded = self.history.shared_cache.as_ref();
-        let same_claim = recorded.filter(|shared| shared.uid == *uid);
+        let same_claim = recorded.filter(|shared| shared.uid == uid);
         match same_claim.map(|shared| shared.usability) {
             None | Some(CacheVolume::Usable) => true,
             Some(CacheVolume::Suspect) => false,
@@ -71,28 +66,23 @@ impl ReconcileCase<'_> {
             .shared_cache
             .take_if(|shared| location.shared() != Some(&shared.claim));
         let step = previous.map(|shared| self.empty_cache(&shared, number));
-        let uid = match &self.seen.shared_claim {
-            SharedClaimSeen::Bound { uid } | SharedClaimSeen::Pending { uid } => uid,
-            SharedClaimSeen::Absent
-            | SharedClaimSeen::NotAllowed
-            | SharedClaimSeen::Terminating { .. }
-            | SharedClaimSeen::Owned(_)
-            | SharedClaimSeen::Lost => return (history, step),
+        let Some(uid) = self.seen.shared_claim.usable_uid() else {
+            return (history, step);
         };
         let recorded = history.shared_cache.as_ref();
-        let is_recorded = recorded.is_some_and(|shared| shared.uid == *uid);
+        let is_recorded = recorded.is_some_and(|shared| shared.uid == uid);
         if let Some(claim) = mount.shared().filter(|_| !is_recorded) {
             history.shared_cache = Some(SharedCache {
                 claim: claim.to_owned(),
-                uid: uid.clone(),
+                uid: uid.to_owned(),
                 usability: CacheVolume::Usable,
             });
         }
         (history, step)
     }
 
-    /// Returns the steps before the clean-up of a deleted resource: the directory of the resource in a shared claim is emptied.
-    pub(super) fn empty_caches(&self) -> Option<Step> {
+    /// Returns the step that empties the directory of a deleted resource in its shared claim.
+    pub(super) fn empty_shared_cache(&self) -> Option<Step> {
         let shared = self.history.shared_cache.as_ref()?;
         Some(self.empty_cache(shared, self.current.number))
     }

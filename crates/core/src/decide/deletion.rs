@@ -29,7 +29,7 @@ use crate::step::{Decision, Step, Swap};
 fn finalize(case: &mut ReconcileCase<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
-    case.steps.extend(case.empty_caches());
+    case.steps.extend(case.empty_shared_cache());
     case.steps.push(clean_up);
     case.steps.push(Step::RemoveFinalizer);
 }

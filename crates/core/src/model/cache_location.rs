@@ -91,25 +91,27 @@ pub(crate) fn refusal(
         return Some(Failure::user(Reason::CacheUnsupported, message));
     }
     let name = location.shared()?;
-    let field = cache
-        .claim_name
-        .as_ref()
-        .map_or("flag --cache of the operator", |_| "spec.cache.claimName");
     match claim {
-        SharedClaimSeen::Owned(owner) => Some(Failure::user(
-            Reason::CacheClaimConflict,
-            format!(
-                "{field}: PersistentVolumeClaim {name} is the cache volume of resource {owner}; use \
-                 another claim"
-            ),
-        )),
+        SharedClaimSeen::Owned(owner) => {
+            let default = "flag --cache of the operator";
+            let claim_name = cache.claim_name.as_ref();
+            let field = claim_name.map_or(default, |_| "spec.cache.claimName");
+            Some(Failure::user(
+                Reason::CacheClaimConflict,
+                format!(
+                    "{field}: PersistentVolumeClaim {name} is the cache volume of resource {owner}; \
+                     use another claim"
+                ),
+            ))
+        }
+        // The claim in --cache is always allowed.
         SharedClaimSeen::NotAllowed => {
             let namespace = tf.namespace().unwrap_or_default();
             Some(Failure::new(
                 FailureClass::Transient,
                 Reason::CacheClaimNotAllowed,
                 format!(
-                    "{field}: PersistentVolumeClaim {name} does not allow its use as cache volume; \
+                    "spec.cache.claimName: PersistentVolumeClaim {name} does not allow its use as cache volume; \
                      its owner can allow it: kubectl annotate pvc {name} -n {namespace} \
                      {ALLOW_CACHE}=true"
                 ),
@@ -119,7 +121,7 @@ pub(crate) fn refusal(
             FailureClass::Transient,
             Reason::CacheClaimNotFound,
             format!(
-                "{field}: PersistentVolumeClaim {name} does not exist in namespace {}; create it, or \
+                "spec.cache.claimName: PersistentVolumeClaim {name} does not exist in namespace {}; create it, or \
                  remove the field",
                 tf.namespace().unwrap_or_default()
             ),
