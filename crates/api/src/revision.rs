@@ -8,6 +8,11 @@ pub fn is_digest(revision: &str) -> bool {
     revision.starts_with(DIGEST_PREFIX)
 }
 
+/// Returns the revision of the digest with these hexadecimal `digits`.
+pub fn of_digest(digits: &str) -> String {
+    format!("{DIGEST_PREFIX}{digits}")
+}
+
 /// Returns the hexadecimal digits of `revision`.
 pub fn digits(revision: &str) -> &str {
     revision.strip_prefix(DIGEST_PREFIX).unwrap_or(revision)

@@ -126,7 +126,7 @@ impl Repository {
     ///
     /// # Errors
     /// [`Error`] if the folder does not exist.
-    pub fn wrapped_modules(
+    pub fn local_modules_of_wrapper(
         &self,
         root: &str,
         wrapper: WrapperName,

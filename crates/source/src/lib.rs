@@ -2,7 +2,7 @@
 //!
 //! [`RepositoryUrl`] and [`Reference`] validate input. [`GitCache::resolve`] requests the commit of a reference from the remote.
 //! [`GitCache::find_context`] fetches the commit into a bare repository and packs the files that the module needs. If the same files were packed
-//! before, it does not pack them again. [`pack_files`] packs files of other sources: [`inline_files`], [`wrapper_files`] and
+//! before, it does not pack them again. [`pack_files`] packs files of other sources: [`inline_files`], [`root_module_files`] and
 //! [`artifact_files`]. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its
 //! arguments. The selection of files (`closure`) and the packing (`archive`) perform no I/O.
 
@@ -45,4 +45,4 @@ pub use reference::{CommitId, RefName, Reference, Revision};
 pub use secret::{SecretBytes, SecretString};
 pub use unpack::{UnpackError, UnpackLimits, unpack};
 pub use url::{RepositoryUrl, Scheme};
-pub use written_files::{inline_files, wrapper_files};
+pub use written_files::{inline_files, root_module_files};

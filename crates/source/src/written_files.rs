@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Name of the file with the root module that calls a remote module.
-const WRAPPER: &str = "main.tf.json";
+const ROOT_MODULE: &str = "main.tf.json";
 /// Name of the `module` block.
 const MODULE: &str = "main";
 /// Maximum size of a file name, in bytes.
@@ -98,7 +98,7 @@ fn is_file_name(name: &str) -> bool {
 ///
 /// # Errors
 /// [`Error::InvalidSource`] if source, version or an output is invalid.
-pub fn wrapper_files(
+pub fn root_module_files(
     module: &RemoteModule,
     variables: &BTreeSet<String>,
 ) -> Result<SourceFiles, Error> {
@@ -133,7 +133,10 @@ pub fn wrapper_files(
         }
     }
     let text = format!("{root:#}\n");
-    Ok(SourceFiles::from([(WRAPPER.to_owned(), text_file(text))]))
+    Ok(SourceFiles::from([(
+        ROOT_MODULE.to_owned(),
+        text_file(text),
+    )]))
 }
 
 fn check_source(module: &RemoteModule) -> Result<(), Error> {

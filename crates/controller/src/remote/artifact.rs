@@ -17,7 +17,7 @@ use kube::ResourceExt;
 
 use crate::remote::context_store::ContextStore;
 use crate::remote::failure::{at_digest, chain, registry};
-use crate::remote::packing::{revision_moved, unblocked};
+use crate::remote::packing::{revision_moved, run_blocking};
 use crate::remote::polled_cache::PollInterval;
 use crate::remote::queries::{access_without_identity, identity, requested, store_and_describe};
 
@@ -158,8 +158,8 @@ impl Artifact {
         limits: &ArtifactLimits,
         contexts: &ContextStore,
     ) -> Result<SourceSeen, Failure> {
-        let context = self.pulled(digits, client, limits).await?;
-        let revision = format!("{}{digits}", revision::DIGEST_PREFIX);
+        let context = self.packed(digits, client, limits).await?;
+        let revision = revision::of_digest(digits);
         store_and_describe(revision, context, contexts)
     }
 
@@ -174,19 +174,20 @@ impl Artifact {
         limits: &ArtifactLimits,
     ) -> Result<Vec<u8>, Failure> {
         let context = self
-            .pulled(revision::digits(&seen.revision), client, limits)
+            .packed(revision::digits(&seen.revision), client, limits)
             .await?;
         requested(context, seen).ok_or_else(revision_moved)
     }
 
-    async fn pulled(
+    /// Pulls the artifact with the digest `digits`, and packs the files of the module.
+    async fn packed(
         &self,
         digits: &str,
         client: &Registry,
         limits: &ArtifactLimits,
     ) -> Result<Context, Failure> {
-        let digest = format!("{}{digits}", revision::DIGEST_PREFIX);
-        let digest = Digest::parse(&digest).map_err(|error| invalid(&error))?;
+        let digest =
+            Digest::parse(&revision::of_digest(digits)).map_err(|error| invalid(&error))?;
         let tenant = self.tenant.as_str().into();
         let _pull = limits.pulls.acquire(&tenant).await;
         let pulled = client.pull_module(&self.name, &digest, &self.access).await;
@@ -197,7 +198,7 @@ impl Artifact {
         };
         let unpacking = limits.unpacking.acquire(&tenant).await;
         let (spec, digits) = (self.spec.clone(), digits.to_owned());
-        unblocked(move || {
+        run_blocking(move || {
             let _permit = unpacking;
             artifact_files(format, &content)
                 .and_then(|files| pack_files(&files, &spec))

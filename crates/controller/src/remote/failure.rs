@@ -41,11 +41,8 @@ pub(crate) fn at_commit(revision: &Revision, error: &alustan_source::Error) -> F
 
 /// Returns the failure of `error` about the source `field` at `revision`, which is a digest.
 pub(crate) fn at_digest(field: &str, digest: &str, error: &alustan_source::Error) -> Failure {
-    let field = format!(
-        "{field} at {}{}",
-        revision::DIGEST_PREFIX,
-        revision::short(digest)
-    );
+    let revision = revision::of_digest(revision::short(digest));
+    let field = format!("{field} at {revision}");
     Failure::new(
         class(error.is_transient()),
         error.reason(),

@@ -9,7 +9,7 @@ use alustan_api::{ModuleSource, Reason, Terraform};
 use alustan_core::observed::SourceSeen;
 use alustan_core::observed::allow_list::Allowed;
 use alustan_registry::{DockerConfig, Registry};
-use alustan_source::{CommitId, GitCache, Revision, inline_files, wrapper_files};
+use alustan_source::{CommitId, GitCache, Revision, inline_files, root_module_files};
 
 use crate::remote::artifact::{Artifact, ArtifactLimits};
 use crate::remote::context_store::ContextStore;
@@ -70,7 +70,7 @@ impl ModuleFiles {
         match kind {
             ModuleSource::Git(repo) => Repository::of(tf, repo, credentials.git).map(Self::Git),
             ModuleSource::Module(module) => {
-                let files = wrapper_files(module, variables).map_err(invalid)?;
+                let files = root_module_files(module, variables).map_err(invalid)?;
                 Ok(Self::Written(WrittenFiles::new(tf, kind.field(), files)))
             }
             ModuleSource::Inline(module) => {

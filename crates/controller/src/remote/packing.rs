@@ -13,7 +13,7 @@ pub(crate) fn revision_moved() -> Failure {
 }
 
 /// Runs CPU-bound work on a blocking thread.
-pub(crate) async fn unblocked<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work)

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use crate::remote::context_store::ContextStore;
 use crate::remote::failure::at_digest;
-use crate::remote::packing::{revision_moved, unblocked};
+use crate::remote::packing::{revision_moved, run_blocking};
 use crate::remote::queries::{requested, store_and_describe};
 
 /// Files that are part of a resource.
@@ -69,7 +69,7 @@ impl WrittenFiles {
     /// Packs the files and stores the context for the push.
     pub(crate) async fn seen(&self, contexts: &ContextStore) -> Result<SourceSeen, Failure> {
         let context = self.packed().await?;
-        let revision = format!("{}{}", revision::DIGEST_PREFIX, self.digest);
+        let revision = revision::of_digest(&self.digest);
         store_and_describe(revision, context, contexts)
     }
 
@@ -83,7 +83,7 @@ impl WrittenFiles {
 
     async fn packed(&self) -> Result<Context, Failure> {
         let source = self.clone();
-        unblocked(move || {
+        run_blocking(move || {
             let Self {
                 field,
                 files,

@@ -98,7 +98,8 @@ impl WrapperProgram {
 /// Returns the folders of the local modules that the configuration of `wrapper` names. `root`: folder of the context. `module`: path of the module
 /// in the context.
 pub fn local_modules(wrapper: WrapperName, root: &Path, module: &str) -> Vec<PathBuf> {
-    let found = Repository::read(root).map(|context| context.wrapped_modules(module, wrapper));
+    let found =
+        Repository::read(root).map(|context| context.local_modules_of_wrapper(module, wrapper));
     match found {
         Ok(Ok(modules)) => modules.iter().map(|path| root.join(path)).collect(),
         Ok(Err(error)) => {

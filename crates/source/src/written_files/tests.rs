@@ -71,8 +71,8 @@ fn root_module_passes_variables_and_outputs() {
     };
     vpc.outputs = vec![output("vpc_id", false), output("token", true)];
     let names = ["cidr", "source", "a.b", "1x", "count"].map(str::to_owned);
-    let files = wrapper_files(&vpc, &names.into()).unwrap();
-    let text = String::from_utf8(files[WRAPPER].content.to_vec()).unwrap();
+    let files = root_module_files(&vpc, &names.into()).unwrap();
+    let text = String::from_utf8(files[ROOT_MODULE].content.to_vec()).unwrap();
     let root: Value = serde_json::from_str(&text).unwrap();
     let expected = json!({
         "module": {"main": {
@@ -111,8 +111,8 @@ fn root_module_passes_variables_and_outputs() {
 #[case("a b", false, false)]
 #[case("", false, false)]
 fn module_source_is_remote(#[case] source: &str, #[case] versioned: bool, #[case] good: bool) {
-    let with = wrapper_files(&module(source, Some("1.2.3")), &BTreeSet::new());
-    let without = wrapper_files(&module(source, None), &BTreeSet::new());
+    let with = root_module_files(&module(source, Some("1.2.3")), &BTreeSet::new());
+    let without = root_module_files(&module(source, None), &BTreeSet::new());
     assert_eq!(with.is_ok(), good && versioned, "{with:?}");
     assert_eq!(without.is_ok(), good && !versioned, "{without:?}");
 }
@@ -121,7 +121,7 @@ fn module_source_is_remote(#[case] source: &str, #[case] versioned: bool, #[case
 fn invalid_versions_and_outputs_are_refused() {
     let source = "terraform-aws-modules/vpc/aws";
     for bad in ["", "${var.x}", "1.0\"", &"1".repeat(200)] {
-        assert!(wrapper_files(&module(source, Some(bad)), &BTreeSet::new()).is_err());
+        assert!(root_module_files(&module(source, Some(bad)), &BTreeSet::new()).is_err());
     }
     let mut vpc = module(source, Some("1.0.0"));
     for bad in ["", "a.b", "a}", "1a"] {
@@ -129,6 +129,6 @@ fn invalid_versions_and_outputs_are_refused() {
             name: bad.to_owned(),
             sensitive: false,
         }];
-        assert!(wrapper_files(&vpc, &BTreeSet::new()).is_err(), "{bad}");
+        assert!(root_module_files(&vpc, &BTreeSet::new()).is_err(), "{bad}");
     }
 }
