@@ -2,6 +2,7 @@
 //! a build pod, it prepares the context and, with builder kind Append, pushes the image.
 
 pub mod build;
+pub mod cache_volume;
 pub mod certificates;
 pub mod claim;
 pub mod engine;

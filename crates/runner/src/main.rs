@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alustan_api::run::PROTOCOL;
 use alustan_runner::build::{build, prepare, pull};
-use alustan_runner::engine::cache;
+use alustan_runner::cache_volume;
 use alustan_runner::engine::command::Commands;
 use alustan_runner::engine::processes::Processes;
 use alustan_runner::engine::signals::{listen, reap_orphans};
@@ -104,7 +104,7 @@ fn print_version() -> Done {
 }
 
 fn empty_cache() -> Done {
-    cache::empty(&Paths::from_vars(&process_vars()).cache)?;
+    cache_volume::empty(&Paths::from_vars(&process_vars()).cache)?;
     Ok(ExitCode::SUCCESS)
 }
 

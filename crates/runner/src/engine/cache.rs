@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hcl_edit::structure::Body;
 use ring::digest::{Context, SHA256};
 
+use crate::cache_volume::in_time;
 use crate::engine::lock_file;
 use crate::file_system::{open_regular, read_regular};
 use crate::log;
@@ -31,8 +31,6 @@ const MAX_BYTES: u64 = 8 << 30;
 const MAX_FILES: usize = 20_000;
 /// Maximum depth of folders in a package.
 const MAX_DEPTH: usize = 16;
-/// Time limit of copies from or to the cache volume, which may be a file server that does not answer.
-const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Plugin cache of the engine in scratch space, with verified copies of packages on the cache volume.
 #[derive(Debug)]
@@ -44,13 +42,13 @@ pub struct ProviderCache {
 }
 
 impl ProviderCache {
-    /// Like [`Self::open_now`], within the time limit [`PATIENCE`]. Returns `None` if the cache cannot be used.
+    /// Like [`Self::open_now`], within the time limit [`PATIENCE`](crate::cache_volume::PATIENCE). Returns `None` if the cache cannot be used.
     pub async fn open(volume: &Path, local: PathBuf, directory: &Path) -> Option<Self> {
         let (volume, directory) = (volume.to_owned(), directory.to_owned());
         in_time(move || Self::open_now(&volume, local, &directory)).await
     }
 
-    /// Like [`Self::store_now`], within the time limit [`PATIENCE`].
+    /// Like [`Self::store_now`], within the time limit [`PATIENCE`](crate::cache_volume::PATIENCE).
     pub async fn store(self) {
         in_time(move || {
             self.store_now();
@@ -177,40 +175,6 @@ impl ProviderCache {
         }
         stored
     }
-}
-
-/// Executes `access`, which reads or writes the cache volume. Logs an error, and a volume that does not answer within [`PATIENCE`]. The thread of
-/// `access` ends with the process.
-pub async fn in_time<T: Send + 'static>(
-    access: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Option<T> {
-    let access = tokio::task::spawn_blocking(access);
-    let error = match tokio::time::timeout(PATIENCE, access).await {
-        Ok(Ok(Ok(value))) => return Some(value),
-        Ok(Ok(Err(error))) => error,
-        Ok(Err(error)) => io::Error::other(error),
-        Err(_) => io::Error::from(io::ErrorKind::TimedOut),
-    };
-    log!("cannot use the cache volume: {error}");
-    None
-}
-
-/// Removes the content of `volume`, the directory of a resource in a shared cache volume. The directory itself is a mount point.
-pub fn empty(volume: &Path) -> io::Result<()> {
-    let mut result = Ok(());
-    for entry in fs::read_dir(volume)? {
-        let entry = entry?;
-        let removed = if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())
-        } else {
-            fs::remove_file(entry.path())
-        };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => result = Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    result
 }
 
 /// Returns the checksums of unpacked packages (`h1:`) in the dependency lock file of the module in `directory`, by path of the package. Empty if
@@ -531,16 +495,5 @@ mod tests {
         cache.store_now();
         fs::remove_dir_all(place.path("local")).unwrap();
         assert_eq!(place.open().1, None);
-    }
-
-    #[test]
-    fn emptied_directory_stays() {
-        let place = Place::new("good", "good");
-        let volume = place.path("volume");
-        fs::write(volume.join("file"), "x").unwrap();
-        symlink(place.path("original"), volume.join("link")).unwrap();
-        empty(&volume).unwrap();
-        assert_eq!(fs::read_dir(&volume).unwrap().count(), 0);
-        assert!(place.path("original/terraform-provider-x").exists());
     }
 }
