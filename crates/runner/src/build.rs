@@ -44,7 +44,7 @@ use alustan_state::secrets::to_json;
 use crate::certificates;
 use crate::engine::cache::ProviderCache;
 use crate::engine::command::{Commands, Show, StopPolicy, Task};
-use crate::engine::wrapper::{WrapperProgram, local_modules};
+use crate::engine::wrapper::{find_programs, local_modules};
 use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, lock_file, read_cli_config};
 use crate::failure::{RunStep, classify, transient, user};
 use crate::file_system::module_directory;
@@ -288,18 +288,7 @@ async fn initialise(
     directory: &Path,
     modules: &[PathBuf],
 ) -> Result<(), Failure> {
-    let search_path = environment
-        .get("PATH")
-        .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-    let engine = EngineProgram::find(search_path).ok_or_else(|| {
-        user(
-            Reason::EngineNotFound,
-            "the base image has no `terraform` in PATH",
-        )
-    })?;
-    if let Some(name) = request.wrapper {
-        WrapperProgram::needed(name, search_path)?;
-    }
+    let (engine, _) = find_programs(&environment, request.wrapper, "the base image")?;
     let local = paths.work.join("provider-cache");
     let cache = ProviderCache::open(&paths.cache, local, directory).await;
     // Without checksums in the dependency lock file, no package on the cache volume can be verified.

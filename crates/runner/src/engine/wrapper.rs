@@ -1,5 +1,6 @@
 //! Wrapper of the engine (`spec.engine.wrapper`): its program, its arguments and its environment.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,8 @@ use super::EngineProgram;
 use crate::failure::user;
 use crate::paths::{Paths, Vars};
 
+/// Search path of an environment without `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Log format of Terragrunt without the time, so that a repeated failure has the same message.
 const LOG_FORMAT: &str =
     "%level(case=upper,width=6)%prefix(path=short-relative,suffix=' ')%msg(path=relative)";
@@ -36,7 +39,7 @@ impl WrapperProgram {
     ///
     /// # Errors
     /// The image does not have the wrapper.
-    pub fn needed(name: WrapperName, search_path: &str) -> Result<Self, Failure> {
+    fn needed(name: WrapperName, search_path: &str) -> Result<Self, Failure> {
         let mut paths = std::env::split_paths(search_path).map(|folder| folder.join(name.as_str()));
         let program = paths.find(|path| path.is_file()).ok_or_else(|| {
             let message = format!(
@@ -98,19 +101,34 @@ impl WrapperProgram {
 /// Returns the folders of the local modules that the configuration of `wrapper` names. `root`: folder of the context. `module`: path of the module
 /// in the context.
 pub fn local_modules(wrapper: WrapperName, root: &Path, module: &str) -> Vec<PathBuf> {
-    let found =
-        Repository::read(root).map(|context| context.local_modules_of_wrapper(module, wrapper));
-    match found {
-        Ok(Ok(modules)) => modules.iter().map(|path| root.join(path)).collect(),
-        Ok(Err(error)) => {
-            crate::log!("failed to find the module of {wrapper}: {error}");
-            Vec::new()
-        }
-        Err(error) => {
-            crate::log!("failed to find the module of {wrapper}: {error}");
-            Vec::new()
-        }
-    }
+    let context = Repository::read(root).map_err(|error| error.to_string());
+    let modules = context.and_then(|context| {
+        let modules = context.local_modules_of_wrapper(module, wrapper);
+        modules.map_err(|error| error.to_string())
+    });
+    let modules = modules.unwrap_or_else(|error| {
+        crate::log!("failed to find the module of {wrapper}: {error}");
+        BTreeSet::new()
+    });
+    modules.iter().map(|path| root.join(path)).collect()
+}
+
+/// Returns the engine, and the program of `wrapper`, from the search path in `vars`. `image`: the image for messages.
+///
+/// # Errors
+/// The image does not have a program.
+pub fn find_programs(
+    vars: &Vars,
+    wrapper: Option<WrapperName>,
+    image: &str,
+) -> Result<(EngineProgram, Option<WrapperProgram>), Failure> {
+    let search_path = vars.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    let engine = EngineProgram::find(search_path).ok_or_else(|| {
+        let message = format!("{image} has no `terraform` in PATH");
+        user(Reason::EngineNotFound, message)
+    })?;
+    let wrapper = wrapper.map(|name| WrapperProgram::needed(name, search_path));
+    Ok((engine, wrapper.transpose()?))
 }
 
 #[cfg(test)]

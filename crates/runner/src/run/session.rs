@@ -27,7 +27,7 @@ use crate::claim::{Claimed, EarlierEntries};
 use crate::engine::cache::ProviderCache;
 use crate::engine::command::Commands;
 use crate::engine::script::ScriptCommands;
-use crate::engine::wrapper::{WrapperProgram, local_modules};
+use crate::engine::wrapper::{WrapperProgram, find_programs, local_modules};
 use crate::engine::{self, EngineProgram, environment, read_cli_config};
 use crate::failure::user;
 use crate::file_system::module_directory;
@@ -134,10 +134,7 @@ impl Session {
                 let message = format!("the context has no folder {:?}", inputs.path);
                 user(Reason::PathNotFound, message)
             })?;
-        let search_path = vars
-            .get("PATH")
-            .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-        let (engine, wrapper) = find_programs(search_path, &inputs)?;
+        let (engine, wrapper) = find_programs(&vars, inputs.wrapper, "the image")?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = declared_variables(&paths, &directory, &inputs, engine.kind);
@@ -243,24 +240,6 @@ impl Session {
     pub(crate) fn last_begun(&self) -> i64 {
         self.claimed.begun.max(self.claimed.attempted)
     }
-}
-
-/// Returns the engine, and the wrapper if the resource selects one.
-///
-/// # Errors
-/// A program is not in `search_path`.
-fn find_programs(
-    search_path: &str,
-    inputs: &RunInputs,
-) -> Result<(EngineProgram, Option<WrapperProgram>), Failure> {
-    let engine = EngineProgram::find(search_path).ok_or_else(|| {
-        let message = "the image has no `terraform` in PATH";
-        user(Reason::EngineNotFound, message)
-    })?;
-    let wrapper = inputs
-        .wrapper
-        .map(|name| WrapperProgram::needed(name, search_path));
-    Ok((engine, wrapper.transpose()?))
 }
 
 /// Returns the variables that the module in `directory` declares. With a wrapper, also those of the local modules that its configuration names.
