@@ -134,6 +134,11 @@ pub(crate) struct Config {
     /// --max-concurrent-runs is reserved for namespaces without a run.
     #[arg(long, env = "ALUSTAN_MAX_RUNS_PER_NAMESPACE", default_value_t = 0)]
     pub(crate) max_runs_per_namespace: usize,
+    /// Maximum number of finished run Jobs of all resources, with their pods, which are kept for `kubectl logs`. Each resource keeps at most
+    /// its last three. Above the limit, first all but the last Job of each resource are deleted, then the last ones, in both cases the
+    /// oldest first. The reports of runs, and the logs of the last three failed runs, do not depend on the Jobs.
+    #[arg(long, env = "ALUSTAN_KEEP_JOBS", default_value_t = 500)]
+    pub(crate) keep_jobs: usize,
     /// Maximum time that the pod of a run or build may wait for a node (`20m`, `1h`). After that, its Job is deleted and created
     /// again. Must be longer than the cluster takes to add a node.
     #[arg(

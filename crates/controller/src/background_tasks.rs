@@ -1,5 +1,6 @@
 //! Tasks that run beside the reconciles.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +17,17 @@ use crate::context::Context;
 use crate::error::with_causes;
 use crate::forget::forget;
 use crate::health::Health;
+use crate::observe::finished_jobs;
 use crate::queue::{Dispatcher, REFRESH};
 use crate::resource::Ref;
-use crate::watch::mapping::{LISTS, is_watched, owner, wake_all};
+use crate::watch::mapping::{LISTS, is_watched, owner, to_ref, wake_all};
 
 /// Idle time after which a repository is removed from the git cache. The next use fetches it again.
 const MAX_REPOSITORY_IDLE_TIME: Duration = Duration::from_hours(24);
+
+/// Interval at which finished run Jobs beyond `--keep-jobs` are marked. Together with
+/// [`MAX_MARKED_PER_PASS`](alustan_core::job_retention::MAX_MARKED_PER_PASS), it limits the deletions to ten per second.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Drops the in-memory state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand.
 /// Deletes builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator
@@ -84,6 +90,23 @@ pub(crate) async fn refresh_queue_positions(dispatcher: Arc<Dispatcher>) {
     loop {
         interval.tick().await;
         dispatcher.refresh(Timestamp::now());
+    }
+}
+
+/// Marks finished run Jobs beyond `--keep-jobs` at the interval [`RETENTION_INTERVAL`], and requeues their resources, which delete them.
+pub(crate) async fn mark_jobs_beyond_limit(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
+    let mut interval = tokio::time::interval(RETENTION_INTERVAL);
+    loop {
+        interval.tick().await;
+        if !ctx.leader.leads() {
+            continue;
+        }
+        let marked = ctx.job_retention.lock().mark(finished_jobs(&ctx));
+        let owners: BTreeSet<_> = marked.into_iter().map(|job| job.owner).collect();
+        for owner in owners {
+            // `send` fails only after the controller has stopped.
+            let _ = wake.send(to_ref(&owner));
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use alustan_api::Terraform;
+use alustan_core::job_retention::JobRetention;
 use alustan_core::model::orphans;
 use alustan_core::settings::Settings;
 use kube::runtime::reflector::Store;
 use kube::{Client, Resource};
+use parking_lot::Mutex;
 
 use crate::args::Driver;
 use crate::clock::Clock;
@@ -67,6 +69,8 @@ pub(crate) struct Context {
     pub(crate) evaluator: Evaluator,
     pub(crate) upstream_activity: UpstreamActivity,
     pub(crate) memory: Arc<Memory>,
+    /// Marks of the finished run Jobs beyond `--keep-jobs`.
+    pub(crate) job_retention: Mutex<JobRetention>,
     pub(crate) fail_point: FailPoint,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,

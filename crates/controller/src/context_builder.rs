@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use alustan_core::job_retention::JobRetention;
 use alustan_source::{CacheOptions, FairSemaphore, GitCache};
 use anyhow::{Context as _, Result};
 use kube::Client;
 use kube::runtime::reflector::Store;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::apply::pruning::MAX_CONCURRENT_PRUNINGS;
@@ -149,6 +151,7 @@ pub(crate) fn context(
         evaluator: Evaluator::new(program),
         upstream_activity: UpstreamActivity::new(wake),
         memory: Arc::default(),
+        job_retention: Mutex::new(JobRetention::new(config.keep_jobs)),
         fail_point: FailPoint::from_environment()?,
         health,
         metrics,

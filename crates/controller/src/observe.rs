@@ -66,6 +66,7 @@ use inputs::Inputs;
 use record::StoredRecord;
 
 pub(crate) use record::pin;
+pub(crate) use run_jobs::finished_jobs;
 
 /// Interval at which a waiting build checks the lifetime of its token.
 const TOKEN_INTERVAL: Duration = Duration::from_mins(5);

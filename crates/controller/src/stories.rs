@@ -6,10 +6,14 @@ mod operator;
 mod pods;
 mod simulation;
 
+use alustan_api::labels::{self, Component};
+use alustan_core::job_retention::JobRetention;
 use futures::StreamExt as _;
 use serde_json::json;
 
 use crate::memory_cluster::Fault;
+use crate::observe::finished_jobs;
+use pods::PodEvent;
 use simulation::Simulation;
 
 /// Creates, changes and deletes a resource with `fault`. Asserts that each configuration was applied once, that destroy ran once and last,
@@ -55,4 +59,40 @@ async fn each_fault_at_each_write_keeps_the_outcome() {
             result.unwrap();
         })
         .await;
+}
+
+#[tokio::test]
+async fn finished_job_beyond_the_limit_is_deleted_with_the_next_reconcile() {
+    let is_ready = |simulation: &Simulation| simulation.has_condition("Ready");
+    let mut simulation = Simulation::new().await;
+    simulation.run_until(is_ready, "creation").await;
+    simulation.edit(&json!({"variables": {"size": 2}}));
+    simulation.run_until(is_ready, "change").await;
+    while simulation.advance_pod(0, PodEvent::Progress) {}
+    let names = |simulation: &Simulation| simulation.run_jobs().into_iter().collect::<Vec<_>>();
+    assert_eq!(names(&simulation), ["web-apply-1", "web-apply-2"]);
+
+    // Jobs that a user created with the labels of the operator.
+    for (name, uid) in [("web-apply-x", "uid-web"), ("web-apply-3", "uid-other")] {
+        let labels = labels::of("web", uid, Component::Run);
+        let conditions = json!([{"type": "Complete", "status": "True"}]);
+        simulation.cluster.put(
+            "jobs",
+            json!({
+                "apiVersion": "batch/v1", "kind": "Job",
+                "metadata": {"name": name, "namespace": "team", "uid": name, "labels": labels},
+                "status": {"conditions": conditions},
+            }),
+        );
+    }
+    simulation.reconcile().await;
+    let ctx = simulation.operator.ctx.clone();
+    *ctx.job_retention.lock() = JobRetention::new(1);
+    let marked = ctx.job_retention.lock().mark(finished_jobs(&ctx));
+    assert_eq!(marked.len(), 1);
+    simulation.reconcile().await;
+    assert_eq!(
+        names(&simulation),
+        ["web-apply-2", "web-apply-3", "web-apply-x"]
+    );
 }

@@ -21,8 +21,8 @@ use tracing::{debug, info};
 
 use crate::args::Config;
 use crate::background_tasks::{
-    clean_up_deleted, reconcile_all_when_leading, refresh_queue_positions, set_ready_when_listed,
-    sweep_git_cache,
+    clean_up_deleted, mark_jobs_beyond_limit, reconcile_all_when_leading, refresh_queue_positions,
+    set_ready_when_listed, sweep_git_cache,
 };
 use crate::clock::Clock;
 use crate::context::Context;
@@ -303,6 +303,7 @@ async fn run_controller(
     let mut reconciles = std::pin::pin!(controller.run(reconcile, retry, ctx.clone()));
     let mut tick = tokio::time::interval(Duration::from_secs(10));
     tokio::spawn(reconcile_all_when_leading(ctx.clone(), wake.clone()));
+    tokio::spawn(mark_jobs_beyond_limit(ctx.clone(), wake.clone()));
     tokio::spawn(ctx.allowed.clone().follow(ctx.resources.clone(), wake));
     let listed = ctx.mirrors.listed.clone();
     tokio::spawn(set_ready_when_listed(listed, health.clone()));

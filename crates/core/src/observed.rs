@@ -153,6 +153,9 @@ pub struct OwnJob {
     pub finished: bool,
     /// Whether the engine container has terminated, but another container, such as an injected sidecar, still runs.
     pub lingers: bool,
+    /// Whether the Job is beyond the total limit of finished run Jobs
+    /// ([`JobRetention::is_marked`](crate::job_retention::JobRetention::is_marked)).
+    pub is_beyond_limit: bool,
 }
 
 /// A build Secret: credentials for the pod of a build in another namespace, or a token of a GitHub App for the pod of a build or run.

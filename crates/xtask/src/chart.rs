@@ -165,6 +165,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("watchNamespaces", names.clone()),
         ("maxConcurrentRuns", json!({"minimum": 1})),
         ("maxRunsPerNamespace", json!({"minimum": 0})),
+        ("keepJobs", json!({"minimum": 0})),
         ("gitCache.mib", json!({"minimum": 64})),
         (
             "gitCache.volume",

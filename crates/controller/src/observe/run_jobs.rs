@@ -6,6 +6,7 @@ use std::sync::Arc;
 use alustan_api::labels::Component;
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
+use alustan_core::job_retention::FinishedJob;
 use alustan_core::observed::{JobSeen, OwnJob};
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
@@ -20,7 +21,8 @@ use crate::observe::pods::{
     alive, ended, engine_ended, has_component, has_lingering_pod, has_living_pod, own_pods,
     scheduled_at, waiting_cause,
 };
-use crate::resource::is_made_for;
+use crate::resource::{is_made_for, to_key};
+use crate::watch::mapping::owner;
 use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
 
 /// Returns the Job `name` of the current run, if it belongs to `tf`. If a pod has `claimed` the run, reads the Job, and then its pods, from the
@@ -95,21 +97,50 @@ pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
             uid: pod.labels().get(CONTROLLER_UID)?.clone(),
             finished: false,
             lingers: false,
+            is_beyond_limit: false,
         })
     });
+    let retention = ctx.job_retention.lock();
     let existing_jobs = jobs.iter().map(|job| {
         let lingers = !finished(job) && has_lingering_pod(ctx, job);
+        let uid = job.uid().unwrap_or_default();
         OwnJob {
             name: job.name_any(),
-            uid: job.uid().unwrap_or_default(),
             finished: finished(job) || lingers,
             lingers,
+            is_beyond_limit: retention.is_marked(&uid),
+            uid,
         }
     });
     jobs_of_pods
         .chain(existing_jobs)
         .filter_map(|job| Some((run_number(tf, &job.name)?, job)))
         .collect()
+}
+
+/// Returns the finished run Jobs of all resources in the watch cache.
+pub(crate) fn finished_jobs(ctx: &Context) -> Vec<FinishedJob> {
+    let jobs = ctx
+        .mirrors
+        .jobs
+        .filter(|job| has_component(job.labels(), Component::Run) && finished(job));
+    jobs.iter()
+        .filter_map(|job| finished_job(ctx, job))
+        .collect()
+}
+
+/// Returns the finished run Job `job`. `None` if its resource does not exist or has no run with the name of the Job, because users may create
+/// Jobs with the labels of the operator.
+fn finished_job(ctx: &Context, job: &Job) -> Option<FinishedJob> {
+    let resource = owner(&ctx.settings, job)?;
+    let stored = ctx.resources.get(&resource)?;
+    let tf = stored.0.as_ref().ok()?;
+    run_number(tf, &job.name_any()).filter(|_| is_made_for(tf, job))?;
+    Some(FinishedJob {
+        uid: job.uid()?,
+        owner: to_key(&resource),
+        created_at: timestamp(job.creation_timestamp().as_ref()),
+    })
 }
 
 /// Returns the run number of the Job with this name, if the name is that of a run of `tf`.

@@ -121,7 +121,7 @@ impl Simulation {
     }
 
     /// Returns the names of the Jobs of runs.
-    fn run_jobs(&self) -> BTreeSet<String> {
+    pub(super) fn run_jobs(&self) -> BTreeSet<String> {
         let jobs = self.cluster.all::<Job>("jobs");
         let runs = jobs
             .iter()

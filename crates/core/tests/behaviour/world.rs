@@ -221,6 +221,8 @@ pub(crate) struct World {
     pub(crate) has_free_slot: bool,
     /// Whether the quota of the namespace is exhausted: no Job, pod or `PersistentVolumeClaim` is admitted.
     pub(crate) quota_exhausted: bool,
+    /// Whether the finished Jobs of the resource are beyond the limit of all resources.
+    pub(crate) jobs_beyond_limit: bool,
     /// Whether the clean-up of a deleted resource deletes the run record before the pin.
     pub(crate) record_first: bool,
     pub(crate) memory: Memory,
@@ -290,6 +292,7 @@ impl World {
             plans_remove_all: false,
             has_free_slot: true,
             quota_exhausted: false,
+            jobs_beyond_limit: false,
             record_first: false,
             memory: Memory::default(),
             ledger: Ledger::default(),

@@ -112,6 +112,17 @@ fn nothing_is_applied_before_approval() {
     assert_eq!(world.last_run(), (RunKind::Apply, format!("approval {id}")));
 }
 
+#[test]
+fn job_of_the_pending_plan_is_kept_beyond_the_limit() {
+    let mut world = World::awaiting();
+    world.jobs_beyond_limit = true;
+    world.settle();
+    assert!(world.jobs.contains_key("web-plan-1"));
+    world.approve();
+    world.settle();
+    assert!(world.jobs.is_empty() && world.is_ready());
+}
+
 #[rstest]
 #[case::by_a_user(json!("alice@example.com"), Some("alice@example.com"))]
 #[case::by_a_field_manager_alone(json!(null), None)]

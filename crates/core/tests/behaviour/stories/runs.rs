@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_core::observed::Ownership;
+use alustan_core::observed::{OwnJob, Ownership};
 use alustan_core::step::Step;
 use rstest::rstest;
 
@@ -257,6 +257,39 @@ fn last_three_finished_jobs_are_kept() {
         world.jobs.keys().collect::<Vec<_>>(),
         ["web-apply-4", "web-apply-5", "web-apply-6"]
     );
+}
+
+#[test]
+fn finished_jobs_beyond_the_limit_of_all_resources_are_deleted() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert_eq!(world.jobs.len(), 2);
+    world.jobs_beyond_limit = true;
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_to(Stage::Applying);
+    assert_eq!(world.jobs.keys().collect::<Vec<_>>(), ["web-apply-3"]);
+    world.settle();
+    assert!(world.jobs.is_empty() && world.is_ready());
+    assert_eq!(world.run_number(), 3);
+}
+
+#[test]
+fn job_beyond_the_limit_is_kept_until_its_report_is_recorded() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Planning);
+    let mut seen = world.observe(0);
+    let record = seen.record.as_ref().unwrap().record.clone();
+    let job = OwnJob {
+        name: "web-apply-2".to_owned(),
+        uid: "uid-2".to_owned(),
+        finished: true,
+        lingers: false,
+        is_beyond_limit: true,
+    };
+    seen.jobs = [(record.number, job)].into();
+    let (_, decision) = world.decide(seen);
+    assert!(!step_names(&decision.steps).contains(&"DeleteJob web-apply-2".to_owned()));
 }
 
 #[test]

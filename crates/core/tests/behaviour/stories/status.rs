@@ -164,6 +164,7 @@ fn old_jobs_are_deleted_during_a_run_except_its_own() {
         uid: format!("uid-{number}"),
         finished: true,
         lingers: false,
+        is_beyond_limit: false,
     };
     seen.jobs = (-3..=2).map(|number| (number, job(number))).collect();
     let (_, decision) = world.decide(seen);
@@ -182,6 +183,7 @@ fn job_with_running_sidecar_is_deleted_after_its_run() {
             uid: "uid-x".to_owned(),
             finished: true,
             lingers: true,
+            is_beyond_limit: false,
         };
         let number = seen.record.as_ref().unwrap().record.number;
         seen.jobs = [(number, job)].into();

@@ -478,6 +478,7 @@ impl World {
                 uid: job.uid.clone(),
                 finished: self.is_finished(name),
                 lingers: false,
+                is_beyond_limit: self.jobs_beyond_limit,
             };
             (job.number, own_job)
         };
@@ -488,6 +489,7 @@ impl World {
                 uid: pod.job_uid.clone(),
                 finished: false,
                 lingers: false,
+                is_beyond_limit: false,
             };
             (pod.number, own_job)
         });
