@@ -24,7 +24,6 @@ const FIRST: &[&str] = &[
     "create secrets web-run",
     // State `Pending`, before the objects of the run are created.
     "patch terraforms/status web",
-    "create persistentvolumeclaims web-cache",
     "patch poddisruptionbudgets web-runner",
     "patch rolebindings web-runner",
     "patch roles web-runner",
@@ -53,6 +52,8 @@ const FIRST: &[&str] = &[
 /// Requests of the second apply: changed spec, same image. `patch namespaces` is missing, because the operator labelled the namespace
 /// during the first apply.
 const NEXT: &[&str] = &[
+    // The pod of the first run mounts no cache volume.
+    "create persistentvolumeclaims web-cache",
     "get poddisruptionbudgets web-runner",
     "get rolebindings web-runner",
     "get roles web-runner",

@@ -161,15 +161,23 @@ impl TestNamespace {
             async || drop(self.scene.ready_after_run(NAME, 1).await),
         )
         .await;
+        let mut change = 2;
         if first {
-            self.scene.lose_volume("web-cache").await;
+            // The second run creates the claim.
+            let scene = &self.scene;
+            scene
+                .annotate(NAME, alustan_api::RECONCILE_AT, "again")
+                .await;
+            scene.ready_after_run(NAME, change).await;
+            scene.lose_volume("web-cache").await;
+            change += 1;
         }
         web["spec"]["variables"] = json!({"v": "two"});
         web["spec"]["outputs"] = json!({"secretName": "elsewhere"});
         self.run_with_crashes(
             &part(Story::Replace, Story::Change),
             async || self.scene.apply(&web).await,
-            async || drop(self.scene.ready_after_run(NAME, 2).await),
+            async || drop(self.scene.ready_after_run(NAME, change).await),
         )
         .await;
         assert_eq!(self.scene.data("elsewhere").await["v"], "two");

@@ -220,9 +220,6 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
         let backup = back_up(&scene).await;
         scene.alustan(&["suspend", "web"]).await;
         lose_everything(&scene, &["web"]).await;
-        let claims = scene.api::<PersistentVolumeClaim>();
-        let how = DeleteParams::background();
-        claims.delete("web-cache", &how).await.unwrap();
         let more = format!(
             "{}{}",
             counter.counted_object("a"),

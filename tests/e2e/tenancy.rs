@@ -103,6 +103,10 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
         let mut other = scene.resource_of("other", "web");
         other["spec"]["variables"] = json!({"v": "one"});
         scene.apply(&other).await;
+        // The first run mounts no volume.
+        scene.ready("other").await;
+        other["spec"]["variables"] = json!({"v": "two"});
+        scene.apply(&other).await;
         let message = scene.reason("other", "LimitRangeRefused").await;
         assert!(
             message.contains("maximum storage usage per PersistentVolumeClaim"),

@@ -399,6 +399,7 @@ fn start_build(
     let job = names::build_job(&plan.tag);
     let is_elsewhere = case.settings.builds_elsewhere(tf);
     let lent = build_secret.as_ref().map(|_| job.as_str());
+    let mount = cache_mount(case);
     let (docker, pull, mut steps) = if is_elsewhere {
         let docker = seen.found().docker_config.is_some();
         let docker = docker.then_some((job.as_str(), names::DOCKER_CONFIG_KEY));
@@ -408,11 +409,10 @@ fn start_build(
         (
             docker,
             pull_secret::pull_secret(tf, seen),
-            build_objects(case),
+            build_objects(case, &mount),
         )
     };
     let pod = pod_options::of_build(tf, case.settings);
-    let mount = cache_mount(case);
     let build = Build {
         image: plan,
         artifact,
@@ -459,10 +459,10 @@ fn cache_mount(case: &ReconcileCase<'_>) -> CacheMount {
     })
 }
 
-/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret. Only for a build in the namespace of
-/// its resource.
-fn build_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
-    let mut steps = start_run::cache(case.tf, case.seen, &case.history, case.settings);
+/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume that a pod with `mount` mounts, and the pull secret. Only for
+/// a build in the namespace of its resource.
+fn build_objects(case: &ReconcileCase<'_>, mount: &CacheMount) -> Vec<Step> {
+    let mut steps = start_run::cache(case, mount);
     let inputs = case.seen.inputs.as_ref().ok();
     let pull_secret = inputs.and_then(|inputs| inputs.pull_config.as_deref());
     let pull_secret = pull_secret.map(|config| Object::Secret(secrets::pull(case.tf, config)));

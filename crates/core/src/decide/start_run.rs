@@ -22,7 +22,6 @@ use crate::model::{approval_policy, pod_options, progress};
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
-use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
 /// Maximum number of names of pods of earlier runs in the run record.
@@ -113,7 +112,7 @@ impl RunRequest {
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
-        let mut steps = run_objects(case, self.kind, &self.inputs);
+        let mut steps = run_objects(case, self.kind, &self.inputs, &mount);
         let history = with_claim(history.clone(), &steps);
         let (mut history, empty_cache) = case.with_mount(history, &mount, number);
         steps.extend(empty_cache);
@@ -152,7 +151,8 @@ impl RunRequest {
     /// Returns the cache volume of the pod. A destroy does not wait for a new volume, but mounts an existing one: the volume may contain the
     /// approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not start with the
     /// volume, the next attempt of the destroy runs without the volume. If the resource's own volume holds the only copy of a state, or the
-    /// state of the run, every attempt mounts this volume.
+    /// state of the run, every attempt mounts this volume. Any other drift check uses scratch space: it stores no plan, and its image has the
+    /// providers.
     fn cache_mount(&self, case: &ReconcileCase<'_>) -> CacheMount {
         let (seen, history) = (case.seen, &case.history);
         let holds_state = state_volume::holds_only_copy(seen, history)
@@ -164,6 +164,9 @@ impl RunRequest {
                 .is_some_and(state_volume::is_used_by);
         if holds_state {
             return CacheMount::Own;
+        }
+        if self.kind == RunKind::Drift {
+            return CacheMount::Scratch;
         }
         let is_first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
@@ -266,11 +269,15 @@ fn pinned_spec(tf: &Terraform) -> Value {
 
 /// Returns the steps that apply all objects that a runner pod needs. Each run repeats these steps, so that deleted objects are restored.
 /// Exception: a lost pointer of a managed state is not replaced, because with an empty pointer a run would create all real objects again.
-fn run_objects(case: &ReconcileCase<'_>, kind: RunKind, inputs: &RunInputs) -> Vec<Step> {
+fn run_objects(
+    case: &ReconcileCase<'_>,
+    kind: RunKind,
+    inputs: &RunInputs,
+    mount: &CacheMount,
+) -> Vec<Step> {
     let ReconcileCase {
         tf,
         seen,
-        settings,
         current: previous,
         history,
         ..
@@ -307,22 +314,19 @@ fn run_objects(case: &ReconcileCase<'_>, kind: RunKind, inputs: &RunInputs) -> V
     let mut steps = if inputs.approval.destroy {
         Vec::new()
     } else {
-        cache(tf, seen, history, settings)
+        cache(case, mount)
     };
     steps.extend(objects.into_iter().map(ensure));
     steps
 }
 
-/// Returns the steps that create the `PersistentVolumeClaim` of the resource's own cache volume, if the resource selects it. Replaces the
-/// `PersistentVolumeClaim` if the volume is lost, or if pods with the volume do not start. The content of the cache volume is reproducible
-/// (rule 2). Exception: a cache volume with a state is not replaced.
-pub(super) fn cache(
-    tf: &Terraform,
-    seen: &Seen,
-    history: &History,
-    settings: &Settings,
-) -> Vec<Step> {
-    if cache_location::location(tf, settings) != CacheMount::Own {
+/// Returns the steps that create the `PersistentVolumeClaim` of the resource's own cache volume, if the resource selects it and a pod with
+/// `mount` mounts it. Replaces the `PersistentVolumeClaim` if the volume is lost, or if pods with the volume do not start. The content of
+/// the cache volume is reproducible (rule 2). Exception: a cache volume with a state is not replaced.
+pub(super) fn cache(case: &ReconcileCase<'_>, mount: &CacheMount) -> Vec<Step> {
+    let (tf, seen, history) = (case.tf, case.seen, &case.history);
+    let location = cache_location::location(tf, case.settings);
+    if location != CacheMount::Own || *mount != CacheMount::Own {
         return Vec::new();
     }
     let claim = || ensure(Object::Claim(Box::new(cache_pvc::claim(tf))));

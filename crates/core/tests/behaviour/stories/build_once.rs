@@ -147,7 +147,6 @@ fn context_is_pushed_before_the_build_starts() {
             "AddFinalizer",
             "CreateRecord",
             "PushContext",
-            "Ensure Claim web-cache",
             "SwapRecord Starting",
             &created
         ]

@@ -56,6 +56,21 @@ fn drift_check_without_drift_leaves_status_unchanged() {
     assert_eq!(world.run_number(), 4);
 }
 
+#[test]
+fn queued_drift_check_is_replaced_by_the_apply_of_a_change() {
+    let mut world = World::applied();
+    world.has_free_slot = false;
+    let waiting = world.reconcile_after_requeue().decision.start.unwrap();
+    assert_eq!(waiting.class, Class::Drift);
+    world.edit(|tf| tf.with_variable("size", 1));
+    let waiting = world.reconcile().decision.start.unwrap();
+    assert_eq!(waiting.class, Class::Change);
+    world.has_free_slot = true;
+    world.settle();
+    let jobs: Vec<_> = world.jobs.keys().collect();
+    assert_eq!(jobs, ["web-apply-1", "web-apply-2"]);
+}
+
 /// The first drift check after an apply is delayed by 0.5 to 1.5 intervals, because drift is unlikely right after an apply. The delay
 /// differs between resources.
 #[test]

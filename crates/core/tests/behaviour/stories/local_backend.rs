@@ -24,9 +24,11 @@ fn every_run_mounts_the_volume_with_local_state() {
     world.run_to(Stage::Created);
     assert!(world.jobs["web-apply-1"].volume, "the first one, too");
     world.settle();
+    world.start_drift_check().settle();
+    assert!(world.jobs["web-drift-2"].volume);
     world.cache = CacheSeen::Pending;
     world.delete().reconcile();
-    assert!(world.jobs["web-destroy-2"].volume);
+    assert!(world.jobs["web-destroy-3"].volume);
 }
 
 #[rstest]

@@ -268,7 +268,10 @@ fn pointer_shows_whether_a_state_version_exists(#[case] content: &str, #[case] h
 
 #[test]
 fn the_claim_of_the_cache() {
-    let created = CreatedObjects::of(rich());
+    let mut world = World::with(rich());
+    world.settle();
+    world.edit(|tf| tf.with_variable("size", 1));
+    let created = CreatedObjects::in_world(world);
     let claim = created.objects.iter().find_map(|object| match object {
         Object::Claim(claim) => Some(claim),
         _ => None,

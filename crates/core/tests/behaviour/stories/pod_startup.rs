@@ -297,6 +297,17 @@ fn lost_cache_volume_is_replaced() {
     assert!(world.is_ready());
 }
 
+#[test]
+fn claim_of_the_cache_is_created_by_the_first_pod_that_mounts_it() {
+    let mut world = World::applied();
+    world.start_drift_check().settle();
+    assert!(!world.jobs["web-drift-2"].volume);
+    assert_eq!(world.cache, CacheSeen::Absent);
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert!(world.jobs["web-apply-3"].volume);
+    assert_eq!(world.cache, CacheSeen::Bound);
+}
+
 /// A new cache volume is empty and takes seconds to provision, so the first run and a destroy start without it.
 #[test]
 fn first_run_and_destroy_do_not_wait_for_new_volume() {

@@ -3,7 +3,7 @@
 
 use alustan_api::State;
 use alustan_api::run::RunPhase;
-use alustan_core::observed::BuildState;
+use alustan_core::observed::{BuildState, CacheSeen};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::step_names;
@@ -14,6 +14,7 @@ impl World {
     /// Returns a simulated cluster with a new run whose Job a quota has denied.
     fn with_denied_job() -> Self {
         let mut world = Self::applied();
+        world.cache = CacheSeen::Bound;
         world.quota_exhausted = true;
         world.edit(|tf| tf.with_variable("size", 1));
         let reconciled = world.reconcile();
