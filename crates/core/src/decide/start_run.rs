@@ -283,6 +283,7 @@ fn run_objects(
         ..
     } = case;
     let state = inputs.backend.managed.as_ref();
+    let writes_state = kind != RunKind::Drift || history.unsaved.is_some();
     let creates_account = inputs.service_account.is_none();
     let mut objects: Vec<Object> = creates_account
         .then(|| Object::Account(rbac::account(tf)))
@@ -301,7 +302,9 @@ fn run_objects(
     );
     if let Some(state) = state {
         let pointer = (!previous.state_made).then(|| secrets::pointer(tf, state));
-        let slots = secrets::slots(tf, state);
+        // A drift check writes no state, so the state slots are created by the first run that may write one.
+        let slots = writes_state.then(|| secrets::slots(tf, state));
+        let slots = slots.into_iter().flatten();
         objects.extend(pointer.into_iter().chain(slots).map(Object::Secret));
     }
     let pull_config = seen

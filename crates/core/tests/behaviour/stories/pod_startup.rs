@@ -308,6 +308,18 @@ fn claim_of_the_cache_is_created_by_the_first_pod_that_mounts_it() {
     assert_eq!(world.cache, CacheSeen::Bound);
 }
 
+#[test]
+fn drift_check_creates_no_state_slots() {
+    let mut world = World::applied();
+    let start = world.reconcile_after_requeue().decision.start.unwrap();
+    let created = step_names(&start.steps);
+    assert!(
+        !created.iter().any(|step| step.contains("state-slot")),
+        "{created:?}"
+    );
+    assert!(created.contains(&"Ensure Role web-runner".to_owned()));
+}
+
 /// A new cache volume is empty and takes seconds to provision, so the first run and a destroy start without it.
 #[test]
 fn first_run_and_destroy_do_not_wait_for_new_volume() {
