@@ -1,5 +1,7 @@
 //! Objects as the operator sends them to the API server.
 
+use std::collections::BTreeSet;
+
 use alustan_api::{Architecture, BuilderKind, Terraform};
 use alustan_core::objects::secrets;
 use alustan_core::step::{Decision, Object, Step};
@@ -204,6 +206,43 @@ fn the_job_of_an_apply() {
 #[test]
 fn the_job_of_a_drift_check() {
     assert_made!(CreatedObjects::of(terraform()).job("drift"));
+}
+
+/// docs/sizing.md has these numbers.
+#[test]
+fn resource_at_rest_has_eight_objects_of_the_operator_and_the_report() {
+    let created = |world: World| {
+        let created = CreatedObjects::in_world(world);
+        let names = created.objects.iter().map(super::object_name);
+        names
+            .filter(|name| !name.starts_with("Namespace"))
+            .collect::<BTreeSet<_>>()
+    };
+    let once = created(World::with(terraform()));
+    assert_eq!(
+        once.iter().collect::<Vec<_>>(),
+        [
+            "Account web-runner",
+            "Binding web-runner",
+            "Budget web-runner",
+            "Role web-runner",
+            "Secret web-outputs",
+            "Secret web-pin",
+            "Secret web-run",
+            "Secret web-state",
+        ]
+    );
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    let again = created(world);
+    assert_eq!(
+        again.difference(&once).collect::<Vec<_>>(),
+        [
+            "Claim web-cache",
+            "Secret web-state-slot-0",
+            "Secret web-state-slot-1",
+        ]
+    );
 }
 
 #[test]
