@@ -3,6 +3,8 @@
 use std::process::{Child, Command};
 use std::sync::Arc;
 
+use alustan_api::labels::{self, Component};
+use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, ResourceQuota, Secret};
@@ -13,7 +15,7 @@ use serde_json::json;
 
 use crate::pinned::reports;
 use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
-use crate::space::Space;
+use crate::space::{Space, complete_job};
 
 /// Number of resources of one tenant that are due to run.
 const MANY: usize = 100;
@@ -38,6 +40,11 @@ impl Operator {
     }
 
     fn start(&mut self, places: usize) {
+        self.start_with(places, &[]);
+    }
+
+    /// Starts the operator with more arguments.
+    fn start_with(&mut self, places: usize, arguments: &[&str]) {
         let program = built("alustan-controller").unwrap();
         let mut operator = Command::new(program);
         operator
@@ -47,6 +54,7 @@ impl Operator {
             .args(["--listen", "127.0.0.1:0"])
             .args(["--max-concurrent-runs", &places.to_string()])
             .args(["--max-runs-per-namespace", &places.to_string()])
+            .args(arguments)
             .arg("--cache-dir")
             .arg(self.server.folder().join("cache"))
             .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
@@ -184,6 +192,39 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     assert!(!message.contains("x7k2p"), "{message}");
     // The refused run releases its slot. The operator retries it under a new number.
     job(&space, "web-destroy-3").await;
+}
+
+#[tokio::test]
+async fn finished_jobs_beyond_the_limit_of_all_tenants_are_deleted() {
+    let mut operator = Operator::none().await;
+    let (one, other) = (operator.space().await, operator.space().await);
+    for (space, runs) in [(&one, [0, 1].as_slice()), (&other, &[1])] {
+        space.applied("web").await;
+        let uid = space.raw().get("web").await.unwrap().uid().unwrap();
+        for run in runs {
+            let name = names::run_job("web", RunKind::Apply, *run);
+            let pod = json!({
+                "restartPolicy": "Never", "containers": [{"name": "terraform", "image": "a"}],
+            });
+            let metadata = json!({
+                "name": name, "labels": labels::of("web", &uid, Component::Run),
+            });
+            let spec = json!({"template": {"spec": pod}});
+            space
+                .create::<Job>(json!({"metadata": metadata, "spec": spec}))
+                .await;
+            complete_job(&space.api(), &name).await;
+        }
+    }
+    let count_of = async |space: &Space| space.list::<Job>().await.len();
+    operator.start_with(1, &["--keep-jobs", "2"]);
+    until("one Job of each tenant", async || {
+        let counts = (count_of(&one).await, count_of(&other).await);
+        (counts == (1, 1))
+            .then_some(())
+            .ok_or_else(|| format!("{counts:?}"))
+    })
+    .await;
 }
 
 /// Names of objects begin with the name of their resource. The deletion of `web` must not delete `web-2-run`.
