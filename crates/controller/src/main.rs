@@ -49,6 +49,8 @@ mod stories;
 mod unreadable;
 mod upstream_activity;
 mod version;
+#[cfg(test)]
+mod visits;
 mod watch;
 mod wiring;
 mod write_through_cache;

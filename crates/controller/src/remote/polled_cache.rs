@@ -1,7 +1,7 @@
 //! Polls git servers, registries and the API server. A reconcile never waits for an answer: it reads the last one, and is requeued
 //! when the answer changes. Resources with the same query share its requests.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 use crate::metrics::{Metrics, QueryCache, QueryKind};
 use crate::resource::Ref;
+#[cfg(test)]
+use crate::visits;
 
 /// Sends a query once. Called again for each attempt.
 pub(crate) type SendQuery<V> =
@@ -42,7 +44,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 /// Poll interval of a query. Polls are due when the time since the start of the operator equals `phase` modulo `interval`. Queries with the same
 /// interval and phase are therefore due at the same times and can share requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PollInterval {
     interval: Duration,
     phase: Duration,
@@ -68,11 +70,17 @@ impl PollInterval {
 
 /// Cache that polls queries and keeps the last answer to each query. Each request of a query contains the newest argument of type `A`.
 pub(crate) struct PolledCache<V, A = ()> {
-    entries: Mutex<HashMap<String, PolledQuery<V, A>>>,
+    queries: Mutex<Queries<V, A>>,
     began: Instant,
     wake: UnboundedSender<Ref>,
     metrics: Arc<Metrics>,
     kind: QueryKind,
+}
+
+/// Queries by key, and the keys of the queries of each subscriber.
+struct Queries<V, A> {
+    by_key: HashMap<Arc<str>, PolledQuery<V, A>>,
+    of_subscriber: HashMap<Arc<Ref>, HashSet<Arc<str>>>,
 }
 
 struct PolledQuery<V, A> {
@@ -82,7 +90,9 @@ struct PolledQuery<V, A> {
     /// Argument of the request that returned `answer`.
     answered: Option<A>,
     /// Subscribers and their poll intervals.
-    subscribers: HashMap<Ref, Option<PollInterval>>,
+    subscribers: HashMap<Arc<Ref>, Option<PollInterval>>,
+    /// Number of subscribers with each poll interval.
+    intervals: BTreeMap<PollInterval, usize>,
     /// Shortest interval of all subscribers.
     interval: watch::Sender<Option<PollInterval>>,
     /// Ends the wait for the next poll.
@@ -111,15 +121,106 @@ impl<V, A: PartialEq> PolledQuery<V, A> {
 }
 
 impl<V, A> PolledQuery<V, A> {
-    fn update_interval(&self) {
-        let shortest = self
-            .subscribers
-            .values()
-            .flatten()
-            .min_by_key(|subscribed| subscribed.interval)
-            .copied();
+    /// Sets the poll interval of an existing subscriber.
+    fn set_interval(&mut self, subscriber: &Ref, interval: Option<PollInterval>) {
+        if let Some(subscribed) = self.subscribers.get_mut(subscriber) {
+            let before = std::mem::replace(subscribed, interval);
+            self.count_interval(before, interval);
+        }
+    }
+
+    fn unsubscribe(&mut self, subscriber: &Ref) {
+        let before = self.subscribers.remove(subscriber);
+        self.count_interval(before.flatten(), None);
+    }
+
+    fn count_interval(&mut self, before: Option<PollInterval>, after: Option<PollInterval>) {
+        if before == after {
+            return;
+        }
+        if let Some(interval) = after {
+            *self.intervals.entry(interval).or_default() += 1;
+        }
+        if let Some(interval) = before
+            && let btree_map::Entry::Occupied(mut count) = self.intervals.entry(interval)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        let shortest = self.intervals.keys().next().copied();
         self.interval
             .send_if_modified(|current| std::mem::replace(current, shortest) != shortest);
+    }
+}
+
+impl<V, A> Default for Queries<V, A> {
+    fn default() -> Self {
+        Self {
+            by_key: HashMap::new(),
+            of_subscriber: HashMap::new(),
+        }
+    }
+}
+
+impl<V, A> Queries<V, A> {
+    /// Subscribes `subscriber` to the query `key`. Returns the query; `None` if it does not exist.
+    fn subscribe(&mut self, key: &str, subscriber: &Ref) -> Option<&mut PolledQuery<V, A>> {
+        #[cfg(test)]
+        visits::count(1);
+        let (key, _) = self.by_key.get_key_value(key)?;
+        let key = key.clone();
+        let query = self.by_key.get_mut(&key)?;
+        let subscriber = match self.of_subscriber.get_key_value(subscriber) {
+            Some((known, _)) => known.clone(),
+            None => Arc::new(without_version(subscriber)),
+        };
+        query.subscribers.entry(subscriber.clone()).or_default();
+        let keys = self.of_subscriber.entry(subscriber).or_default();
+        keys.insert(key);
+        Some(query)
+    }
+
+    /// Unsubscribes `subscriber` from queries not in `used`. Removes queries without subscribers.
+    fn keep(&mut self, subscriber: &Ref, used: &HashSet<String>) {
+        let Some(keys) = self.of_subscriber.get_mut(subscriber) else {
+            return;
+        };
+        let unused: Vec<_> = keys.extract_if(|key| !used.contains(&**key)).collect();
+        if keys.is_empty() {
+            self.of_subscriber.remove(subscriber);
+        }
+        for key in unused {
+            #[cfg(test)]
+            visits::count(1);
+            let Some(query) = self.by_key.get_mut(&key) else {
+                continue;
+            };
+            query.unsubscribe(subscriber);
+            if query.subscribers.is_empty() {
+                self.by_key.remove(&key);
+            }
+        }
+    }
+
+    /// Returns the queries of `subscriber`.
+    fn of(&self, subscriber: &Ref) -> impl Iterator<Item = &PolledQuery<V, A>> {
+        let keys = self.of_subscriber.get(subscriber).into_iter().flatten();
+        keys.filter_map(|key| {
+            #[cfg(test)]
+            visits::count(1);
+            self.by_key.get(key)
+        })
+    }
+}
+
+/// Returns `resource` without uid and resource version, which need memory and are not compared.
+fn without_version(resource: &Ref) -> Ref {
+    let name = Ref::new(&resource.name);
+    match &resource.namespace {
+        Some(namespace) => name.within(namespace),
+        None => name,
     }
 }
 
@@ -161,7 +262,7 @@ where
         kind: QueryKind,
     ) -> Arc<Self> {
         let cache = Arc::new(Self {
-            entries: Mutex::default(),
+            queries: Mutex::default(),
             began: Instant::now(),
             wake,
             metrics,
@@ -182,14 +283,13 @@ where
         interval: Option<PollInterval>,
         send: SendQueryWith<V, A>,
     ) -> Answer<V> {
-        let mut entries = self.entries.lock();
-        if let Some(entry) = entries.get_mut(query) {
-            entry.subscribers.insert(subscriber.clone(), interval);
-            entry.update_interval();
-            entry.set_argument(argument);
-            return entry.answer.clone();
+        let mut queries = self.queries.lock();
+        if let Some(query) = queries.subscribe(query, subscriber) {
+            query.set_interval(subscriber, interval);
+            query.set_argument(argument);
+            return query.answer.clone();
         }
-        let (interval_sender, interval_receiver) = watch::channel(interval);
+        let (interval_sender, interval_receiver) = watch::channel(None);
         let (argument_sender, argument_receiver) = watch::channel(argument);
         let poll_now = Arc::<Notify>::default();
         let schedule = Schedule {
@@ -204,66 +304,54 @@ where
             schedule,
             send,
         ));
-        let entry = PolledQuery {
+        let new = PolledQuery {
             answer: Answer::Pending,
             argument: argument_sender,
             answered: None,
-            subscribers: HashMap::from([(subscriber.clone(), interval)]),
+            subscribers: HashMap::new(),
+            intervals: BTreeMap::new(),
             interval: interval_sender,
             poll_now,
             task: Some(task.abort_handle()),
         };
-        entries.insert(query.to_owned(), entry);
+        queries.by_key.insert(Arc::from(query), new);
+        if let Some(query) = queries.subscribe(query, subscriber) {
+            query.set_interval(subscriber, interval);
+        }
         Answer::Pending
     }
 
     /// Returns the answer to `query`, if the query exists, and subscribes `subscriber`.
     pub(crate) fn get_existing(&self, query: &str, subscriber: &Ref) -> Option<Answer<V>> {
-        let mut entries = self.entries.lock();
-        let entry = entries.get_mut(query)?;
-        entry.subscribers.entry(subscriber.clone()).or_default();
-        Some(entry.answer.clone())
+        let mut queries = self.queries.lock();
+        let query = queries.subscribe(query, subscriber)?;
+        Some(query.answer.clone())
     }
 
     /// Polls all queries of these resources immediately.
     pub(crate) fn poll_now(&self, resources: &HashSet<Ref>) {
-        let entries = self.entries.lock();
-        let is_subscribed = |entry: &&PolledQuery<V, A>| {
-            entry
-                .subscribers
-                .keys()
-                .any(|subscriber| resources.contains(subscriber))
-        };
-        entries
-            .values()
-            .filter(is_subscribed)
-            .for_each(|entry| entry.poll_now.notify_one());
+        let queries = self.queries.lock();
+        for resource in resources {
+            for query in queries.of(resource) {
+                query.poll_now.notify_one();
+            }
+        }
     }
 
     /// Returns whether a query of `subscriber` has no answer yet for its newest argument.
     pub(crate) fn has_open_query(&self, subscriber: &Ref) -> bool {
-        let entries = self.entries.lock();
-        entries
-            .values()
-            .any(|entry| entry.is_open() && entry.subscribers.contains_key(subscriber))
+        self.queries.lock().of(subscriber).any(PolledQuery::is_open)
     }
 
     /// Unsubscribes `subscriber` from queries not in `used`. A query without subscribers stops polling.
     pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<String>) {
-        let mut entries = self.entries.lock();
-        entries.retain(|query, entry| {
-            if !used.contains(query) {
-                entry.subscribers.remove(subscriber);
-                entry.update_interval();
-            }
-            !entry.subscribers.is_empty()
-        });
+        self.queries.lock().keep(subscriber, used);
     }
 
     /// Stores an answer. Requeues the subscribers if it changed. Returns false if the query has no subscribers.
     fn store(&self, query: &str, argument: A, answer: Answer<V>) -> bool {
-        let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(query) else {
+        let mut queries = self.queries.lock();
+        let Some(entry) = queries.by_key.get_mut(query) else {
             return false;
         };
         let answer = match answer {
@@ -286,7 +374,7 @@ where
         if is_changed {
             for subscriber in entry.subscribers.keys() {
                 // `send` fails only after the controller has stopped.
-                let _ = self.wake.send(subscriber.clone());
+                let _ = self.wake.send(Ref::clone(subscriber));
             }
         }
         true
@@ -295,12 +383,13 @@ where
 
 impl<V: Send, A: Send + Sync> QueryCache for PolledCache<V, A> {
     fn failing(&self) -> Vec<Ref> {
-        let entries = self.entries.lock();
-        let failing = entries.values().filter(|entry| {
-            matches!(&entry.answer, Answer::Failed { failure, .. } if failure.class == FailureClass::Transient)
+        let queries = self.queries.lock();
+        let failing = queries.by_key.values().filter(|query| {
+            matches!(&query.answer, Answer::Failed { failure, .. } if failure.class == FailureClass::Transient)
         });
         failing
-            .flat_map(|entry| entry.subscribers.keys().cloned())
+            .flat_map(|query| query.subscribers.keys())
+            .map(|subscriber| Ref::clone(subscriber))
             .collect()
     }
 }
@@ -637,5 +726,31 @@ mod tests {
         tokio::time::sleep(Duration::from_mins(10)).await;
         assert_eq!(calls.load(Ordering::SeqCst), 1);
         assert_eq!(cache.get_existing("q", &subscriber("a")), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_visits_the_queries_of_its_resource_only() {
+        let visited_with = |others: usize| {
+            let cache =
+                PolledCache::new(mpsc::unbounded_channel().0, Metrics::new(), QueryKind::Api);
+            let get = |query: &str, resource: &Ref| {
+                cache.get(query, resource, None, counting(&Arc::default(), 0))
+            };
+            // Each of the other resources has a query of its own. All resources share a query.
+            for other in 0..others {
+                let other = subscriber(&format!("other-{other}"));
+                get(&other.name, &other);
+                get("shared", &other);
+            }
+            let before = visits::so_far();
+            for query in ["shared", "own", "earlier"] {
+                get(query, &subscriber("a"));
+            }
+            cache.has_open_query(&subscriber("a"));
+            cache.keep(&subscriber("a"), &HashSet::from(["own".to_owned()]));
+            cache.poll_now(&HashSet::from([subscriber("a")]));
+            visits::so_far() - before
+        };
+        assert_eq!(visited_with(10), visited_with(100));
     }
 }
