@@ -51,6 +51,7 @@ mod upstream_activity;
 mod version;
 #[cfg(test)]
 mod visits;
+mod wait_index;
 mod watch;
 mod wiring;
 mod write_through_cache;

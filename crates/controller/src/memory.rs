@@ -1,6 +1,6 @@
 //! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
@@ -11,12 +11,14 @@ use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::resource::Ref;
+use crate::wait_index::WaitIndex;
 
 /// State that one process keeps per resource between two reconciles.
 #[derive(Default)]
 pub(crate) struct Memory {
     resources: Mutex<HashMap<Ref, ResourceState>>,
-    builds: Mutex<HashMap<String, HashSet<Ref>>>,
+    /// Resources that wait for a build Job, by `NAMESPACE/NAME` of the Job.
+    builds: Mutex<WaitIndex<Ref, String>>,
     /// Namespaces on which this process has set label `alustan.io/holds-state`, by name: uid of the namespace, and time of the write.
     labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
@@ -217,16 +219,15 @@ impl Memory {
         });
     }
 
-    /// Registers `resource` as waiting for the build `job`. Several resources may wait for one build.
+    /// Registers `resource` as waiting for the build `job`, and for no other build. Several resources may wait for one build.
     pub(crate) fn wait_for_build(&self, job: String, resource: &Ref) {
-        let mut builds = self.builds.lock();
-        builds.entry(job).or_default().insert(resource.clone());
+        self.builds.lock().set(resource, Some(job));
     }
 
     /// Returns the resources that wait for the build `job`.
-    pub(crate) fn waiting_for_build(&self, job: &str) -> Vec<Ref> {
+    pub(crate) fn waiting_for_build(&self, job: &String) -> Vec<Ref> {
         let builds = self.builds.lock();
-        builds.get(job).into_iter().flatten().cloned().collect()
+        builds.for_target(job).cloned().collect()
     }
 
     /// Stores that namespace `name` with this `uid` has label `alustan.io/holds-state`.
@@ -235,13 +236,12 @@ impl Memory {
         labelled.insert(name.to_owned(), (uid, Instant::now()));
     }
 
-    /// Whether this process has labelled namespace `name` with this `uid` within `max_age`. Drops older entries.
+    /// Whether this process has labelled namespace `name` with this `uid` within `max_age`.
     pub(crate) fn is_labelled(&self, name: &str, uid: &str, max_age: Duration) -> bool {
-        let mut labelled = self.labelled.lock();
-        labelled.retain(|_, (_, at)| at.elapsed() < max_age);
-        labelled
-            .get(name)
-            .is_some_and(|(labelled_uid, _)| labelled_uid == uid)
+        let labelled = self.labelled.lock();
+        let is_recent =
+            |(labelled_uid, at): &(String, Instant)| labelled_uid == uid && at.elapsed() < max_age;
+        labelled.get(name).is_some_and(is_recent)
     }
 
     /// Drops the entry of namespace `name`, because its label may be removed.
@@ -249,19 +249,10 @@ impl Memory {
         self.labelled.lock().remove(name);
     }
 
-    /// Unregisters `resource` from all builds.
-    pub(crate) fn stop_waiting_for_builds(&self, resource: &Ref) {
-        let mut builds = self.builds.lock();
-        builds.retain(|_, waiting| {
-            waiting.remove(resource);
-            !waiting.is_empty()
-        });
-    }
-
     /// Drops all state of `resource`, which is deleted.
     pub(crate) fn forget(&self, resource: &Ref) {
         self.resources.lock().remove(resource);
-        self.stop_waiting_for_builds(resource);
+        self.builds.lock().set(resource, None);
     }
 }
 

@@ -524,7 +524,6 @@ impl Observer<'_> {
     async fn build(&self, plan: &ImagePlan) -> Option<BuildSeen> {
         let namespace = self.ctx.settings.build_namespace_of(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
-        self.ctx.memory.stop_waiting_for_builds(self.resource);
         self.ctx
             .memory
             .wait_for_build(format!("{namespace}/{name}"), self.resource);

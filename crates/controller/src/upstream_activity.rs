@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::resource::Ref;
+use crate::wait_index::WaitIndex;
 use crate::watch::mapping::to_ref;
 
 /// Result of the last reconcile of each resource since the start of this process, and the resources that wait for a dependency.
@@ -22,8 +23,8 @@ pub(crate) struct UpstreamActivity {
 #[derive(Default)]
 struct KnownActivity {
     results: BTreeMap<ObjectKey, ReconcileResult>,
-    /// For each waiting resource, the dependency whose outputs may change soon.
-    waiting: BTreeMap<ObjectKey, ObjectKey>,
+    /// Resources that wait for a dependency whose outputs may change soon.
+    waiting: WaitIndex<ObjectKey, ObjectKey>,
 }
 
 impl UpstreamActivity {
@@ -50,10 +51,7 @@ impl UpstreamActivity {
     ) -> Option<ObjectKey> {
         let mut known = self.known();
         let changing = upstream_changes::changing(tf, graph, &known.results, version);
-        match &changing {
-            Some(key) => known.waiting.insert(ObjectKey::of(tf), key.clone()),
-            None => known.waiting.remove(&ObjectKey::of(tf)),
-        };
+        known.waiting.set(&ObjectKey::of(tf), changing.clone());
         changing
     }
 
@@ -74,16 +72,12 @@ impl UpstreamActivity {
     pub(crate) fn forget(&self, key: &ObjectKey) {
         let mut known = self.known();
         known.results.remove(key);
-        known.waiting.remove(key);
+        known.waiting.set(key, None);
         self.wake_dependents(&known, key);
     }
 
     fn wake_dependents(&self, known: &KnownActivity, key: &ObjectKey) {
-        for (waiting_key, _) in known
-            .waiting
-            .iter()
-            .filter(|(_, waits_for)| *waits_for == key)
-        {
+        for waiting_key in known.waiting.for_target(key) {
             // `send` fails only after the controller has stopped.
             let _ = self.wake.send(to_ref(waiting_key));
         }
