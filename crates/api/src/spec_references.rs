@@ -3,10 +3,10 @@
 use crate::spec::TerraformSpec;
 
 impl TerraformSpec {
-    /// Whether a reconcile reads the Secret `name` in the namespace of the resource. Secrets of `spec.notifications` do not count: the operator
-    /// reads them when it delivers a notification. Of the Secrets in pod options, only those in `envFrom` of runs count: the operator reads
-    /// their keys, so that the runner can mask the values. The kubelet reads the others.
-    pub fn uses_secret(&self, name: &str) -> bool {
+    /// Returns the names of the Secrets in the namespace of the resource that a reconcile reads, possibly with duplicates. Secrets of
+    /// `spec.notifications` are not included: the operator reads them when it delivers a notification. Of the Secrets in pod options, only those
+    /// in `envFrom` of runs are included: the operator reads their keys, so that the runner can mask the values. The kubelet reads the others.
+    pub fn secret_names(&self) -> impl Iterator<Item = &str> {
         let repository = self.git_repo.as_ref();
         let artifact = self.source.as_ref().and_then(|source| source.oci.as_ref());
         let keys = [
@@ -41,11 +41,11 @@ impl TerraformSpec {
             .chain(variables.map(|keys| &keys.name))
             .chain(registries.map(|registry| &registry.secret_ref.name))
             .chain(pod.map(|secret| &secret.name))
-            .any(|used| used == name)
+            .map(String::as_str)
     }
 
-    /// Whether a reconcile reads the ConfigMap `name` in the namespace of the resource.
-    pub fn uses_config_map(&self, name: &str) -> bool {
+    /// Returns the names of the ConfigMaps in the namespace of the resource that a reconcile reads, possibly with duplicates.
+    pub fn config_map_names(&self) -> impl Iterator<Item = &str> {
         let scripts = self.scripts.iter();
         let scripts = scripts
             .flat_map(|scripts| {
@@ -65,7 +65,7 @@ impl TerraformSpec {
         scripts
             .map(|key| &key.name)
             .chain(variables.map(|keys| &keys.name))
-            .any(|used| used == name)
+            .map(String::as_str)
     }
 }
 
@@ -179,13 +179,12 @@ mod tests {
         let crd = serde_json::to_value(Terraform::crd()).unwrap();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         let spec = &schema["properties"]["spec"];
-        for (word, least, uses) in [
-            (
-                "secret",
-                6,
-                TerraformSpec::uses_secret as fn(&TerraformSpec, &str) -> bool,
-            ),
-            ("configmap", 5, TerraformSpec::uses_config_map),
+        let secret_names: fn(&TerraformSpec) -> Vec<&str> = |spec| spec.secret_names().collect();
+        let config_map_names: fn(&TerraformSpec) -> Vec<&str> =
+            |spec| spec.config_map_names().collect();
+        for (word, least, names) in [
+            ("secret", 6, secret_names),
+            ("configmap", 5, config_map_names),
         ] {
             let mut found = Vec::new();
             collect(spec, word, &[], &mut found);
@@ -198,8 +197,7 @@ mod tests {
                     continue;
                 }
                 let spec = reference.spec();
-                assert!(uses(&spec, "wanted"), "{path}");
-                assert!(!uses(&spec, "other"), "{path}");
+                assert_eq!(names(&spec), ["wanted"], "{path}");
             }
         }
     }

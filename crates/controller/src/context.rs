@@ -6,7 +6,6 @@ use alustan_api::Terraform;
 use alustan_core::job_retention::JobRetention;
 use alustan_core::model::orphans;
 use alustan_core::settings::Settings;
-use kube::runtime::reflector::Store;
 use kube::{Client, Resource};
 use parking_lot::Mutex;
 
@@ -16,6 +15,7 @@ use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::github_app::AppTokens;
 use crate::health::Health;
+use crate::indexed_store::IndexedStore;
 use crate::leader::Leader;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -33,6 +33,7 @@ use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
 use crate::watch::allow_lists::AllowLists;
 use crate::watch::dynamic::DynamicWatches;
+use crate::watch::keys::ResourceKey;
 
 /// Clients, watch caches, caches of polled queries, and settings.
 pub(crate) struct Context {
@@ -47,7 +48,7 @@ pub(crate) struct Context {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) mirrors: Arc<Mirrors>,
     /// All resources in watched namespaces.
-    pub(crate) resources: Store<Guarded>,
+    pub(crate) resources: IndexedStore<Guarded>,
     pub(crate) registry: alustan_registry::Registry,
     /// Queries the references of git repositories.
     pub(crate) references: Arc<References>,
@@ -90,8 +91,8 @@ impl Context {
 
     /// Returns the name of the resource with this `uid`, for a message about `tf`. `None` if no watched namespace contains the resource.
     pub(crate) fn living_owner(&self, tf: &Terraform, uid: &str) -> Option<String> {
-        let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);
-        let owner = self.resources.find(is_owner)?;
+        let owners = self.resources.with(&ResourceKey::Uid(uid.to_owned()));
+        let owner = owners.first()?;
         Some(orphans::owner_name(tf, owner.meta()))
     }
 }

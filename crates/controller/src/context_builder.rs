@@ -6,7 +6,6 @@ use alustan_core::job_retention::JobRetention;
 use alustan_source::{CacheOptions, FairSemaphore, GitCache};
 use anyhow::{Context as _, Result};
 use kube::Client;
-use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -18,6 +17,7 @@ use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::github_app::{self, AppTokens};
 use crate::health::Health;
+use crate::indexed_store::IndexedStore;
 use crate::leader::Leader;
 use crate::metrics::{Metrics, QueryKind};
 use crate::mirrors::Mirrors;
@@ -74,7 +74,7 @@ pub(crate) fn context(
     context_parts: ContextParts,
     config: &Config,
     mirrors: Mirrors,
-    resources: Store<Guarded>,
+    resources: IndexedStore<Guarded>,
 ) -> Result<Context> {
     let ContextParts {
         client,
@@ -101,7 +101,7 @@ pub(crate) fn context(
         instance: instance.clone(),
         receivers: config.notifications.clone(),
         ca_pem: settings.ca_bundle.as_deref(),
-        resources: resources.clone(),
+        resources: resources.store(),
         wake: wake.clone(),
     })?;
     let program =

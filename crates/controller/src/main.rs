@@ -19,6 +19,7 @@ mod forget;
 mod github_app;
 mod health;
 mod http;
+mod indexed_store;
 mod leader;
 mod logging;
 mod memory;

@@ -93,13 +93,13 @@ impl Mirrors {
 impl Mirrors {
     /// Returns caches without objects.
     pub(crate) fn empty() -> Self {
-        use kube::runtime::reflector::store;
+        use crate::indexed_store::indexed_store;
         Self {
-            secrets: WriteThroughCache::new(store().0),
-            config_maps: WriteThroughCache::new(store().0),
-            claims: WriteThroughCache::new(store().0),
-            jobs: WriteThroughCache::new(store().0),
-            pods: WriteThroughCache::new(store().0),
+            secrets: WriteThroughCache::new(indexed_store().0),
+            config_maps: WriteThroughCache::new(indexed_store().0),
+            claims: WriteThroughCache::new(indexed_store().0),
+            jobs: WriteThroughCache::new(indexed_store().0),
+            pods: WriteThroughCache::new(indexed_store().0),
             read: Mutex::default(),
             listed: tokio::sync::watch::channel(0).1,
         }
@@ -108,12 +108,13 @@ impl Mirrors {
 
 #[cfg(test)]
 mod tests {
-    use kube::runtime::{reflector, watcher};
+    use kube::runtime::watcher;
     use serde_json::json;
     use tokio::sync::watch;
 
     use super::*;
     use crate::fake_api;
+    use crate::indexed_store::indexed_store;
     use crate::watch::trim::remove_content;
 
     fn secret(version: &str) -> Secret {
@@ -129,7 +130,7 @@ mod tests {
         let (version, mut versions) = watch::channel("7");
         let answer = move |_: &_| (200, json!(secret(&versions.borrow_and_update())));
         let (client, requests) = fake_api::serve(answer).await;
-        let (secrets, mut writer) = reflector::store();
+        let (secrets, mut writer) = indexed_store();
         let mirrors = Mirrors {
             secrets: WriteThroughCache::new(secrets),
             ..Mirrors::empty()
@@ -144,13 +145,13 @@ mod tests {
             version.send_replace(next);
             let mut without_content = secret(next);
             remove_content(&mut without_content);
-            writer.apply_watcher_event(&watcher::Event::Apply(without_content));
+            writer.apply(watcher::Event::Apply(without_content));
             for _ in 0..2 {
                 assert_eq!(read().await, whole(next));
                 assert_eq!(requests.lock().len(), times);
             }
         }
-        writer.apply_watcher_event(&watcher::Event::Apply(secret("9")));
+        writer.apply(watcher::Event::Apply(secret("9")));
         assert_eq!(read().await, whole("9"));
         assert_eq!(requests.lock().len(), 2);
     }

@@ -24,7 +24,6 @@ mod record;
 mod run_jobs;
 
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,13 +46,13 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
-use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
+use crate::indexed_store::Indexed;
 use crate::observe::observer::{ImageObservation, Observer, QueryCredentials};
 use crate::remote::module_files::{self, ModuleFiles, SourceCredentials};
 use crate::remote::polled_cache::PollInterval;
@@ -61,6 +60,7 @@ use crate::remote::prune_request::{PruneRequest, PruningSeen};
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries;
 use crate::resource::{is_made_for, readable};
+use crate::watch::keys::ResourceKey;
 use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
 use record::StoredRecord;
@@ -82,10 +82,9 @@ impl Observer<'_> {
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |record| record.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
-        // `address_in_use` returns `None` if no other resource can use the same state. Then skip the search.
-        state_conflict::address_in_use(self.tf, pin)?;
-        let resources = self.ctx.resources.state();
-        state_conflict::conflict(self.tf, pin, readable(&resources))
+        let address = state_conflict::address_in_use(self.tf, pin)?;
+        let users = self.ctx.resources.with(&ResourceKey::State(address));
+        state_conflict::conflict(self.tf, pin, readable(&users))
     }
 
     /// Reads the objects of the cluster, and the credentials for [`Self::query`].
@@ -601,9 +600,8 @@ impl Observer<'_> {
         read: bool,
     ) -> Result<Ownership, Error>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        K: DeserializeOwned + Clone + Debug + 'static,
-        ObjectRef<K>: Hash + Eq,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Indexed,
+        K: DeserializeOwned + Debug,
     {
         let namespace = self.tf.namespace().unwrap_or_default();
         let cached = mirror.get(&namespace, name);

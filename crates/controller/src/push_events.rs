@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::http::{Push, PushRequest};
 use crate::remote::queries;
 use crate::resource::Ref;
+use crate::watch::keys::ResourceKey;
 
 /// Handles pushes until all senders are dropped.
 pub(crate) async fn poll_after_pushes(ctx: Arc<Context>, mut pushes: mpsc::Receiver<PushRequest>) {
@@ -31,14 +32,15 @@ pub(crate) async fn poll_after_pushes(ctx: Arc<Context>, mut pushes: mpsc::Recei
 }
 
 fn affected(ctx: &Context, push: &Push) -> HashSet<Ref> {
-    let resources = ctx.resources.state();
-    let affected = resources.iter().filter(|resource| {
+    let keys = push.repositories.iter().map(RepositoryUrl::repository_key);
+    let resources = keys.flat_map(|key| ctx.resources.with(&ResourceKey::Repository(key)));
+    let affected = resources.filter(|resource| {
         let tf = resource.0.as_ref();
         let repo = tf.ok().and_then(|tf| tf.spec.git_repo.as_ref());
         repo.is_some_and(|repo| is_affected(repo, push))
     });
     affected
-        .map(|resource| ObjectRef::from_obj(&**resource))
+        .map(|resource| ObjectRef::from_obj(&*resource))
         .collect()
 }
 

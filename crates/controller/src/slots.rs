@@ -12,6 +12,7 @@ use crate::observe::observer::Observation;
 use crate::observe::{jobs, pods};
 use crate::reconciliation::Reconciliation;
 use crate::resource::{Ref, to_key};
+use crate::watch::keys::{JobKey, PodKey};
 use crate::watch::mapping::owner;
 
 /// Updates the slot of a resource that starts no run or build in this reconcile. The resource keeps its slot while its run or build is
@@ -44,13 +45,34 @@ pub(crate) fn release(ctx: &Context, resource: &Ref) {
 
 /// Whether the watch caches have an unfinished Job of `resource`, or a run pod that has not ended.
 fn has_active_job(ctx: &Context, resource: &Ref) -> bool {
-    let jobs = ctx.mirrors.jobs.filter(|job| {
-        existing_owner(ctx, job).as_ref() == Some(resource) && jobs::is_running(ctx, job)
-    });
-    let pods = ctx.mirrors.pods.filter(|pod| {
-        existing_owner(ctx, pod).as_ref() == Some(resource) && pods::is_living_run(pod)
-    });
-    !(jobs.is_empty() && pods.is_empty())
+    has_running_job(ctx, resource)
+        || keys_of(ctx, resource, PodKey::Resource)
+            .iter()
+            .flat_map(|key| ctx.mirrors.pods.with(key))
+            .filter(|pod| existing_owner(ctx, &**pod).as_ref() == Some(resource))
+            .any(|pod| pods::is_living_run(&pod))
+}
+
+/// Whether the watch caches have an unfinished run or build of `resource`.
+fn has_running_job(ctx: &Context, resource: &Ref) -> bool {
+    keys_of(ctx, resource, JobKey::Resource)
+        .iter()
+        .flat_map(|key| ctx.mirrors.jobs.with(key))
+        .filter(|job| existing_owner(ctx, &**job).as_ref() == Some(resource))
+        .any(|job| jobs::is_running(ctx, &job))
+}
+
+/// Returns the keys of the Jobs or pods of `resource`, from `key` with namespace and uid: those in the namespace of the resource, and those in the
+/// build namespace. Empty if the resource does not exist.
+fn keys_of<K>(ctx: &Context, resource: &Ref, key: fn(String, String) -> K) -> Vec<K> {
+    let Some(uid) = ctx.resources.get(resource).and_then(|tf| tf.uid()) else {
+        return Vec::new();
+    };
+    [&resource.namespace, &ctx.settings.build_namespace]
+        .into_iter()
+        .flatten()
+        .map(|namespace| key(namespace.clone(), uid.clone()))
+        .collect()
 }
 
 /// Returns the resources with an unfinished run or build, for example after a restart of the operator.
@@ -92,7 +114,7 @@ fn has_active_build(
     if tf.spec.suspend {
         // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
         let key = to_key(resource);
-        return ctx.dispatcher.holds_slot(&key) && resources_with_runs(ctx).contains(&key);
+        return ctx.dispatcher.holds_slot(&key) && has_running_job(ctx, resource);
     }
     let active = build.filter(|build| matches!(build.state, BuildState::Active(_)));
     let namespace = ctx.settings.build_namespace_of(tf);

@@ -4,36 +4,40 @@ pub(crate) mod allow_lists;
 pub(crate) mod dependents;
 pub(crate) mod dynamic;
 pub(crate) mod joined;
+pub(crate) mod keys;
 pub(crate) mod mapping;
 pub(crate) mod trim;
+pub(crate) mod used_objects;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::sync::Arc;
 
+use alustan_api::ObjectKey;
 use alustan_api::labels::{self, Component};
 use alustan_core::model::facts::sets_approval;
 use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, PartialObjectMeta, PartialObjectMetaExt as _};
 use kube::core::NamespaceResourceScope;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, warn};
 
 use crate::error::with_causes;
+use crate::indexed_store::{Change, Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::resource::{Guarded, Ref};
 use crate::watch::dependents::DependentsIndex;
 use crate::watch::joined::Events;
 use crate::watch::joined::joined;
 use crate::watch::mapping::to_ref;
-use crate::watch::mapping::wake_all;
 use crate::watch::mapping::{MIRRORED, is_watched};
+use crate::watch::used_objects::{UsedKind, UsedObjects};
 
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
 const PAGE_SIZE: u32 = 50;
@@ -47,8 +51,7 @@ const MAX_PENDING_DELETIONS: usize = 1_000;
 pub(crate) struct Watches {
     client: Client,
     namespaces: Vec<String>,
-    resources: Store<Guarded>,
-    wake: mpsc::UnboundedSender<Ref>,
+    resources: IndexedStore<Guarded>,
     /// Number of watches that have completed their first list.
     lists: watch::Sender<usize>,
     /// Whether the first list of the resources is complete.
@@ -68,44 +71,39 @@ impl Watches {
         wake: mpsc::UnboundedSender<Ref>,
         lists: watch::Sender<usize>,
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
-        let (resources, writer) = reflector::store();
+        let (resources, writer) = indexed_store();
         let (listed, has_resources) = watch::channel(false);
         let deleted = broadcast::Sender::new(MAX_PENDING_DELETIONS);
         let watches = Self {
             client,
             namespaces,
             resources,
-            wake: wake.clone(),
-            lists: lists.clone(),
+            lists,
             has_resources,
             deleted: deleted.clone(),
         };
-        let changes = predicates::generation
-            .combine(predicates::finalizers)
-            .combine(predicates::annotations);
         let (all, dependents) = (watches.resources(), DependentsIndex::default());
+        let watched = watches.watched(&watcher::Config::default(), |object: &mut Guarded| {
+            object.managed_fields_mut().retain(sets_approval);
+        });
+        let has_listed = move || {
+            listed.send_replace(true);
+        };
         let events = watches
-            .watched(&watcher::Config::default(), |object: &mut Guarded| {
-                object.managed_fields_mut().retain(sets_approval);
-            })
-            .reflect(writer)
-            .inspect_ok(counted(lists))
-            .inspect_ok(move |event| {
-                if matches!(event, watcher::Event::InitDone) {
-                    listed.send_replace(true);
-                }
+            .filled(writer, watched, has_listed)
+            .try_filter_map(move |change| {
                 // `send` fails only after the controller has stopped.
                 let wake = |resource: Ref| drop(wake.send(resource));
-                if let watcher::Event::Delete(deleted_resource) = event {
-                    wake(ObjectRef::from_obj(deleted_resource));
+                if let Change::Deleted(resource) = &change {
+                    wake(ObjectRef::from_obj(&**resource));
                     // `send` fails only if no cache of Secrets exists; then there is no content to remove.
-                    let _ = deleted.send(Arc::new(deleted_resource.clone()));
+                    let _ = deleted.send(resource.clone());
                 }
-                let affected = affected(&dependents, event, &all);
-                affected.into_iter().for_each(wake);
-            })
-            .applied_objects()
-            .predicate_filter(changes, PredicateConfig::default());
+                let affected = affected(&dependents, &change, &all);
+                affected.iter().map(to_ref).for_each(wake);
+                let changed = is_reconciled(&change).then(|| Guarded::clone(change.object()));
+                future::ready(Ok(changed))
+            });
         (watches, events)
     }
 
@@ -118,7 +116,7 @@ impl Watches {
     }
 
     /// Returns the cache of all resources in watched namespaces.
-    pub(crate) fn resources(&self) -> Store<Guarded> {
+    pub(crate) fn resources(&self) -> IndexedStore<Guarded> {
         self.resources.clone()
     }
 
@@ -138,8 +136,7 @@ impl Watches {
     }
 
     /// Returns the watch events of the objects that `wanted` selects, without the fields that `trim` removes. A failed watch is retried
-    /// with a backoff and its error is only logged: an error in the stream would make the controller delay all events. A repeated list
-    /// requeues all resources, because objects that were deleted before the list cause no events.
+    /// with a backoff and its error is only logged: an error in the stream would make the controller delay all events.
     fn watched<K, T>(
         &self,
         wanted: &watcher::Config,
@@ -150,36 +147,48 @@ impl Watches {
         K: DeserializeOwned + Clone + Debug + Send + 'static,
         T: Fn(&mut K) + Clone + Send + 'static,
     {
-        let (resources, wake) = (self.resources(), self.wake.clone());
-        let mut known = Vec::new();
-        let mut first = true;
         let watch = |api: Api<K>| {
             let events = watcher(api, wanted.clone().page_size(PAGE_SIZE)).default_backoff();
             events.modify(trim.clone()).boxed()
         };
-        joined(self.apis().into_iter().map(watch).collect())
-            .filter(|event| {
-                log_error::<K>(event);
-                future::ready(event.is_ok())
-            })
-            .inspect_ok(move |event| match event {
-                watcher::Event::Init => known = resources.state(),
-                watcher::Event::InitDone if !std::mem::take(&mut first) => {
-                    wake_all(known.drain(..), &wake);
-                }
-                _ => {}
-            })
+        joined(self.apis().into_iter().map(watch).collect()).filter(|event| {
+            log_error::<K>(event);
+            future::ready(event.is_ok())
+        })
     }
 
-    /// Returns the created, changed and deleted objects of kind `K` in the watched namespaces.
-    pub(crate) fn touched<K>(&self) -> impl Stream<Item = Events<K>> + Send + use<K>
+    /// Returns the created, changed and deleted objects that resources name, and possibly others of kind `K`. The watch begins after the first list
+    /// of the resources. Omits the objects that a repeated list has unchanged.
+    pub(crate) fn used<K>(
+        &self,
+        kind: UsedKind,
+    ) -> impl Stream<Item = Events<PartialObjectMeta<K>>> + Send + use<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        K: DeserializeOwned + Clone + Debug + Send + 'static,
+        K: Clone + Debug + Send + 'static,
+        PartialObjectMeta<K>: DeserializeOwned,
     {
-        let trim = |object: &mut K| object.managed_fields_mut().clear();
-        self.watched(&watcher::Config::default(), trim)
-            .touched_objects()
+        let trim = |object: &mut PartialObjectMeta<K>| object.managed_fields_mut().clear();
+        let mut used = UsedObjects::new(kind, self.resources());
+        let changed = self
+            .watched(&watcher::Config::default(), trim)
+            .map_ok(move |event| {
+                let changed = used.changed(&event).into_iter();
+                stream::iter(changed.map(|key| Ok(metadata(key))))
+            })
+            .try_flatten();
+        self.after_resources(changed)
+    }
+
+    /// Returns `events` once the first list of the resources is complete.
+    fn after_resources<S: Stream>(&self, events: S) -> impl Stream<Item = S::Item> + use<S> {
+        let mut has_resources = self.has_resources.clone();
+        let begin = async move {
+            // `wait_for` fails only if the watch of the resources has ended.
+            let _ = has_resources.wait_for(|listed| *listed).await;
+            events
+        };
+        stream::once(begin).flatten()
     }
 
     /// Returns a cache of the Secrets that each reconcile reads, see [`trim::secret`], and the events that fill it. The watch begins after
@@ -187,8 +196,8 @@ impl Watches {
     pub(crate) fn secrets(
         &self,
     ) -> (
-        Store<Secret>,
-        impl Stream<Item = Events<Secret>> + Send + use<>,
+        IndexedStore<Secret>,
+        impl Stream<Item = Events<PartialObjectMeta<Secret>>> + Send + use<>,
     ) {
         let wanted = format!(
             "{}={},{} in ({})",
@@ -198,51 +207,102 @@ impl Watches {
             MIRRORED.map(Component::as_str).join(",")
         );
         let wanted = watcher::Config::default().labels(&wanted);
-        let resources = self.resources();
+        let resources = self.resources().store();
         let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
         let watched = self.watched(&wanted, trim);
-        let (store, writer) = reflector::store();
-        let without = without_resources(self.deleted.subscribe(), store.clone());
-        let filled = self.filled(writer, stream::select(watched, without));
-        let mut has_resources = self.has_resources.clone();
-        let begin = async move {
-            // `wait_for` fails only if the watch of the resources has ended.
-            let _ = has_resources.wait_for(|listed| *listed).await;
-            filled
-        };
-        (store, stream::once(begin).flatten())
+        let (store, writer) = indexed_store();
+        let without = without_resources(self.deleted.subscribe(), store.store());
+        let events = self.mirror(writer, stream::select(watched, without));
+        (store, self.after_resources(events))
     }
 
-    /// Returns a cache of the objects that `wanted` selects, without the fields that `trim` removes, and the events that fill it.
+    /// Returns a cache of the objects that `wanted` selects, without the fields that `trim` removes, and the metadata of the objects that change.
     pub(crate) fn mirrored<K>(
         &self,
         wanted: &watcher::Config,
         trim: fn(&mut K),
-    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
+    ) -> (
+        IndexedStore<K>,
+        impl Stream<Item = Events<PartialObjectMeta<K>>> + Send + use<K>,
+    )
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-        ObjectRef<K>: Hash + Eq,
+        K: Resource<Scope = NamespaceResourceScope> + Indexed,
+        K: DeserializeOwned + Debug + Send + Sync,
     {
-        let (store, writer) = reflector::store();
-        (store, self.filled(writer, self.watched(wanted, trim)))
+        let (store, writer) = indexed_store();
+        (store, self.mirror(writer, self.watched(wanted, trim)))
     }
 
-    /// Fills a cache with `events`. Returns the created, changed and deleted objects.
-    fn filled<K, E>(
+    /// Fills a cache with `events`. Returns the metadata of the objects that change.
+    fn mirror<K, E>(
         &self,
-        writer: Writer<K>,
+        writer: IndexedWriter<K>,
         events: E,
-    ) -> impl Stream<Item = Events<K>> + Send + use<K, E>
+    ) -> impl Stream<Item = Events<PartialObjectMeta<K>>> + Send + use<K, E>
     where
         E: Stream<Item = Events<watcher::Event<K>>> + Send,
-        K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
-        ObjectRef<K>: Hash + Eq,
+        K: Indexed + Send + Sync,
     {
+        self.filled(writer, events, || {}).map_ok(|change| {
+            let metadata = change.object().meta().clone();
+            metadata.into_response_partial()
+        })
+    }
+
+    /// Fills a cache with `events`. Calls `has_listed` when the first list is complete. Returns the changes.
+    fn filled<K, E, F>(
+        &self,
+        mut writer: IndexedWriter<K>,
+        events: E,
+        has_listed: F,
+    ) -> impl Stream<Item = Events<Change<K>>> + Send + use<K, E, F>
+    where
+        E: Stream<Item = Events<watcher::Event<K>>> + Send,
+        K: Indexed + Send + Sync,
+        F: FnOnce() + Send,
+    {
+        let lists = self.lists.clone();
+        let mut has_listed = Some(has_listed);
         events
-            .reflect(writer)
-            .inspect_ok(counted(self.lists.clone()))
-            .touched_objects()
+            .map_ok(move |event| {
+                let is_listed = matches!(event, watcher::Event::InitDone);
+                let changes = writer.apply(event);
+                if let Some(has_listed) = has_listed.take_if(|_| is_listed) {
+                    has_listed();
+                    // A counter is used because `Store::wait_until_ready` wakes only one waiter.
+                    lists.send_modify(|lists| *lists += 1);
+                }
+                stream::iter(changes.into_iter().map(Ok))
+            })
+            .try_flatten()
+    }
+}
+
+/// Returns an object with namespace and name alone.
+fn metadata<K>(key: ObjectKey) -> PartialObjectMeta<K> {
+    let metadata = ObjectMeta {
+        name: Some(key.name),
+        namespace: Some(key.namespace),
+        ..ObjectMeta::default()
+    };
+    metadata.into_response_partial()
+}
+
+/// Whether the changed resource is reconciled. A change of the status alone reconciles nothing.
+fn is_reconciled(change: &Change<Guarded>) -> bool {
+    let read = |object: &Guarded| {
+        let meta = object.meta();
+        (
+            meta.uid.clone(),
+            meta.generation,
+            meta.finalizers.clone(),
+            meta.annotations.clone(),
+        )
+    };
+    match change {
+        Change::Listed(_) => true,
+        Change::Applied { before, object } => before.as_deref().map(read) != Some(read(object)),
+        Change::Deleted(_) => false,
     }
 }
 
@@ -275,16 +335,6 @@ fn without_resources(
     })
 }
 
-/// Increments `lists` when the first list is complete. A counter is used because `Store::wait_until_ready` wakes only one waiter.
-fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
-    let mut first = true;
-    move |event| {
-        if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
-            lists.send_modify(|lists| *lists += 1);
-        }
-    }
-}
-
 /// Logs the error of a watch.
 fn log_error<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
     let kind = K::kind(&());
@@ -300,26 +350,24 @@ fn log_error<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
     }
 }
 
-/// Returns the resources to reconcile after `event`, in addition to the resource of the event.
+/// Returns the resources to reconcile after `change`, in addition to the changed resource.
 fn affected(
     dependents: &DependentsIndex,
-    event: &watcher::Event<Guarded>,
-    all: &Store<Guarded>,
-) -> Vec<Ref> {
-    let keys = match event {
-        watcher::Event::Apply(Guarded(Ok(tf))) => dependents.changed(tf, || all.state()),
-        watcher::Event::Delete(Guarded(Ok(tf))) => dependents.deleted(tf, &all.state()),
-        watcher::Event::Init => {
-            dependents.forget();
-            return Vec::new();
-        }
-        _ => return Vec::new(),
-    };
-    keys.iter().map(to_ref).collect()
+    change: &Change<Guarded>,
+    all: &IndexedStore<Guarded>,
+) -> BTreeSet<ObjectKey> {
+    let tf = change.object().0.as_ref();
+    match (change, tf) {
+        (Change::Applied { .. }, Ok(tf)) => dependents.changed(tf, all),
+        (Change::Deleted(_), Ok(tf)) => dependents.deleted(tf, all),
+        // After the first list, all resources are reconciled.
+        (Change::Listed(_), _) | (_, Err(_)) => BTreeSet::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::reflector;
     use serde_json::json;
 
     use super::*;

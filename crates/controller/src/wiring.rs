@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, ResourceExt};
@@ -41,8 +40,10 @@ use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::watch::Watches;
 use crate::watch::joined::Events;
-use crate::watch::mapping::{consumers_of_outputs, owner, users_of_config_map, users_of_secret};
+use crate::watch::keys::ResourceKey;
+use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref, users};
 use crate::watch::trim::{self, JOB_NAME};
+use crate::watch::used_objects::UsedKind;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
@@ -113,7 +114,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         hooks: WebhookEndpoints::new(config.hook_secrets.clone(), push, leader.clone())?,
         metrics_sources: MetricsSources {
             metrics,
-            resources: watches.0.resources(),
+            resources: watches.0.resources().store(),
             dispatcher,
             health: health.clone(),
             leader,
@@ -259,8 +260,8 @@ async fn run_controller(
     let (job_ctx, pod_ctx) = (ctx.clone(), ctx.clone());
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
     let store = resources.clone();
-    let controller = Controller::for_stream(resource_events, resources.clone())
-        .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
+    let controller = Controller::for_stream(resource_events, resources.store())
+        .with_config(controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
             let mut affected = consumers_of_outputs(&secret_ctx.settings, &store, &secret);
@@ -283,18 +284,17 @@ async fn run_controller(
             let job = pod.labels().get(JOB_NAME).cloned();
             affected_resources(&pod_ctx, &pod, &job.unwrap_or_default())
         })
+        .watches_stream(watches.used::<Secret>(UsedKind::SECRETS), move |secret| {
+            let key = key_of(&secret);
+            input_secret_ctx.inputs.secrets.forget(&to_ref(&key));
+            users(&input_secret_ctx.resources, &ResourceKey::Secret(key))
+        })
         .watches_stream(
-            watches.touched::<PartialObjectMeta<Secret>>(),
-            move |secret| {
-                input_secret_ctx.inputs.secrets.forget(&key_of(&secret));
-                users_of_secret(&input_secret_ctx.resources, &secret)
-            },
-        )
-        .watches_stream(
-            watches.touched::<PartialObjectMeta<ConfigMap>>(),
+            watches.used::<ConfigMap>(UsedKind::CONFIG_MAPS),
             move |map| {
-                input_map_ctx.inputs.config_maps.forget(&key_of(&map));
-                users_of_config_map(&input_map_ctx.resources, &map)
+                let key = key_of(&map);
+                input_map_ctx.inputs.config_maps.forget(&to_ref(&key));
+                users(&input_map_ctx.resources, &ResourceKey::ConfigMap(key))
             },
         )
         .reconcile_on(stream_of(woken))
@@ -304,7 +304,7 @@ async fn run_controller(
     let mut tick = tokio::time::interval(Duration::from_secs(10));
     tokio::spawn(reconcile_all_when_leading(ctx.clone(), wake.clone()));
     tokio::spawn(mark_jobs_beyond_limit(ctx.clone(), wake.clone()));
-    tokio::spawn(ctx.allowed.clone().follow(ctx.resources.clone(), wake));
+    tokio::spawn(ctx.allowed.clone().follow(ctx.resources.store(), wake));
     let listed = ctx.mirrors.listed.clone();
     tokio::spawn(set_ready_when_listed(listed, health.clone()));
     tokio::spawn(sweep_git_cache(ctx.git.clone()));
@@ -332,11 +332,6 @@ fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
         let resource = woken.recv().await?;
         Some((resource, woken))
     })
-}
-
-/// Returns the key of `object` in [`RecentInputs`](crate::recent_reads::RecentInputs).
-fn key_of(object: &impl ResourceExt) -> Ref {
-    Ref::new(&object.name_any()).within(&object.namespace().unwrap_or_default())
 }
 
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.

@@ -2,37 +2,31 @@
 //! last write of this process to the object.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::Resource;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::api::PartialObjectMeta;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
+
+use crate::indexed_store::{Indexed, IndexedStore};
 
 /// Time after which a written object that the watch has not delivered is handled as deleted.
 const WRITE_TTL: Duration = Duration::from_secs(10);
 
 /// Watch cache with an overlay of the objects that this process wrote.
-pub(crate) struct WriteThroughCache<K>
-where
-    K: Resource<DynamicType = ()> + 'static,
-{
-    store: Store<K>,
+pub(crate) struct WriteThroughCache<K: Indexed> {
+    store: IndexedStore<K>,
     written: Mutex<HashMap<ObjectRef<K>, Written<K>>>,
 }
 
 /// Written object as the API server returned it, and the time of the write.
 type Written<K> = (Arc<K>, Instant);
 
-impl<K> WriteThroughCache<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + 'static,
-    ObjectRef<K>: Hash + Eq,
-{
+impl<K: Indexed> WriteThroughCache<K> {
     /// Creates an empty overlay of `store`.
-    pub(crate) fn new(store: Store<K>) -> Self {
+    pub(crate) fn new(store: IndexedStore<K>) -> Self {
         Self {
             store,
             written: Mutex::default(),
@@ -68,8 +62,12 @@ where
 
     /// Removes `object`, which the watch has delivered, from the overlay if its resource version is the written version or a later one. The
     /// event of a deletion has a later version than the write.
-    pub(crate) fn record_event(&self, object: &K) {
-        let key = ObjectRef::from_obj(object);
+    pub(crate) fn record_event(&self, object: &PartialObjectMeta<K>) {
+        let name = ObjectRef::new(&object.name_any());
+        let key = match &object.metadata.namespace {
+            Some(namespace) => name.within(namespace),
+            None => name,
+        };
         let mut written = self.written.lock();
         let older = |(own, _): &Written<K>| version(&**own) <= version(object);
         if written.get(&key).is_some_and(older) {
@@ -84,10 +82,15 @@ where
         self.written.lock().remove(&key);
     }
 
-    /// Returns the objects of the watch cache that match `wanted`. Ignores the overlay: an object that this process wrote is missing until
-    /// the watch delivers it.
+    /// Returns the objects of the watch cache with `key`. Ignores the overlay: an object that this process wrote is missing until the watch
+    /// delivers it.
+    pub(crate) fn with(&self, key: &K::Key) -> Vec<Arc<K>> {
+        self.store.with(key)
+    }
+
+    /// Like [`Self::with`], for all objects that match `wanted`. The cost grows with the cache: not for reconciles and watch events.
     pub(crate) fn filter(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
-        self.store.state_filter(|object| wanted(object))
+        self.store.filter(wanted)
     }
 }
 
@@ -106,9 +109,11 @@ fn version(object: &impl Resource) -> u64 {
 mod tests {
     use k8s_openapi::api::core::v1::Secret;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-    use kube::runtime::{reflector, watcher};
+    use kube::api::PartialObjectMetaExt as _;
+    use kube::runtime::watcher;
 
     use super::*;
+    use crate::indexed_store::indexed_store;
 
     fn secret(version: &str) -> Secret {
         Secret {
@@ -122,9 +127,13 @@ mod tests {
         }
     }
 
+    fn event(version: &str) -> PartialObjectMeta<Secret> {
+        secret(version).metadata.into_response_partial()
+    }
+
     #[test]
     fn own_write_is_returned_until_the_watch_delivers_it() {
-        let (store, mut writer) = reflector::store::<Secret>();
+        let (store, mut writer) = indexed_store::<Secret>();
         let cache = WriteThroughCache::new(store);
         let get = || {
             cache
@@ -133,25 +142,25 @@ mod tests {
         };
         cache.record_write(secret("7"));
         assert_eq!(get().as_deref(), Some("7"));
-        cache.record_event(&secret("5"));
+        cache.record_event(&event("5"));
         assert_eq!(get().as_deref(), Some("7"));
-        writer.apply_watcher_event(&watcher::Event::Apply(secret("8")));
-        cache.record_event(&secret("8"));
+        writer.apply(watcher::Event::Apply(secret("8")));
+        cache.record_event(&event("8"));
         assert_eq!(get().as_deref(), Some("8"));
     }
 
     #[test]
     fn object_deleted_after_own_write_is_absent_at_once() {
-        let (store, mut writer) = reflector::store::<Secret>();
+        let (store, mut writer) = indexed_store::<Secret>();
         let cache = WriteThroughCache::new(store);
         cache.record_write(secret("7"));
         for event in [
             watcher::Event::Apply(secret("7")),
             watcher::Event::Delete(secret("8")),
         ] {
-            writer.apply_watcher_event(&event);
+            writer.apply(event);
         }
-        cache.record_event(&secret("8"));
+        cache.record_event(&event("8"));
         assert!(cache.get("team", "web-outputs").is_none());
     }
 }

@@ -79,6 +79,11 @@ impl RepositoryUrl {
         self.host == other.host && self.path().eq_ignore_ascii_case(other.path())
     }
 
+    /// Returns a text that two URLs have in common if they refer to the same repository ([`Self::is_same_repository`]).
+    pub fn repository_key(&self) -> String {
+        format!("{}/{}", self.host, self.path().to_ascii_lowercase())
+    }
+
     /// Returns the path of the repository on its host, without leading and trailing slashes and without `.git`.
     pub fn path(&self) -> &str {
         let path = match self.remote.split_once("://") {

@@ -14,7 +14,8 @@ use crate::call::{StatusKind, call, has_status};
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::jobs;
-use crate::resource::Ref;
+use crate::resource::{Ref, to_key};
+use crate::watch::keys::JobKey;
 use crate::watch::mapping::{is_build_secret, is_build_secret_of, owner};
 
 /// Creates the build Secret for the Job of the same name. Does nothing if the Job has finished or does not exist.
@@ -109,11 +110,9 @@ pub(crate) async fn delete_builds(ctx: &Context, resource: &Ref) -> Result<(), E
 /// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Calls the
 /// API server only if the watch cache has a build of the resource.
 pub(crate) async fn delete_builds_of_deleted(ctx: &Context, resource: &Ref) {
-    let is_build = |object: &Job| {
-        object.labels().contains_key(labels::NAMESPACE)
-            && owner(&ctx.settings, object).as_ref() == Some(resource)
-    };
-    if !ctx.leader.leads() || ctx.mirrors.jobs.filter(is_build).is_empty() {
+    let builds = ctx.mirrors.jobs.with(&JobKey::BuildOf(to_key(resource)));
+    let mut owners = builds.iter().map(|job| owner(&ctx.settings, &**job));
+    if !ctx.leader.leads() || owners.all(|owner| owner.as_ref() != Some(resource)) {
         return;
     }
     match delete_builds(ctx, resource).await {

@@ -2,14 +2,12 @@
 //! read first, and patched only if a field differs. Objects of other owners are never changed.
 
 use std::fmt::Debug;
-use std::hash::Hash;
 
 use alustan_api::{FIELD_MANAGER, labels};
 use alustan_core::model::orphans;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
-use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +16,7 @@ use serde_json::{Value, json};
 use crate::apply::step_executor::StepExecutor;
 use crate::call::call;
 use crate::error::Error;
+use crate::indexed_store::Indexed;
 use crate::resource::is_made_for;
 use crate::watch::mapping::is_mirrored;
 use crate::write_through_cache::WriteThroughCache;
@@ -71,8 +70,7 @@ impl StepExecutor<'_> {
     /// Returns the known state of the object `name` from the watch cache of managed objects.
     pub(super) fn known_state<K>(&self, mirror: &WriteThroughCache<K>, name: &str) -> KnownState
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + 'static,
-        ObjectRef<K>: Hash + Eq,
+        K: Indexed,
     {
         let Some(cached) = mirror.get(&self.namespace(), name) else {
             return KnownState::Absent;

@@ -45,7 +45,7 @@ pub(super) fn start(ctx: &Context, tf: &Terraform, resource: &Ref, request: &Pru
         request: request.clone(),
         registry: ctx.registry.clone(),
         mirrors: ctx.mirrors.clone(),
-        resources: ctx.resources.clone(),
+        resources: ctx.resources.store(),
         resource_namespace: tf.namespace().unwrap_or_default(),
         memory: ctx.memory.clone(),
         leader: ctx.leader.clone(),

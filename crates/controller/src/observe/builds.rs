@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alustan_api::labels;
 use alustan_api::report::Failure;
-use alustan_api::{Reason, Terraform};
+use alustan_api::{ObjectKey, Reason, Terraform};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::observed::{BuildSecretSeen, BuildSeen, BuildState};
@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::observe::job_events::{is_late, no_pod};
 use crate::observe::jobs::{finished_condition, timestamp, transition_time};
 use crate::observe::pods::{pods, reported, scheduled_at, terminated, waiting_cause};
-use crate::watch::mapping::{is_build_secret, is_build_secret_of};
+use crate::watch::mapping::is_build_secret_of;
 use crate::watch::trim::CONTROLLER_UID;
 
 /// Reason of the kubelet for a container that exceeded its memory limit.
@@ -77,18 +77,14 @@ pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build
 pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSeen> {
     let build_namespace = ctx.settings.build_namespace_of(tf);
     let is_elsewhere = ctx.settings.builds_elsewhere(tf);
-    let belongs_to_tf = |secret: &Secret| {
-        let (labels, namespace) = (secret.labels(), &secret.metadata.namespace);
-        let from = labels.get(labels::NAMESPACE);
-        let is_own = *namespace == tf.metadata.namespace && from.is_none();
-        let is_lent = is_elsewhere
-            && namespace.as_deref() == Some(build_namespace)
-            && from == tf.metadata.namespace.as_ref();
-        is_build_secret(secret)
-            && (is_own || is_lent)
-            && labels.get(labels::NAME) == tf.metadata.name.as_ref()
+    let is_in_build_namespace = |secret: &Secret| {
+        is_elsewhere && secret.metadata.namespace.as_deref() == Some(build_namespace)
     };
-    let build_secrets = ctx.mirrors.secrets.filter(belongs_to_tf);
+    let mut build_secrets = ctx.mirrors.secrets.with(&ObjectKey::of(tf));
+    // Only in the build namespace, the label with the namespace of the resource is trusted.
+    build_secrets.retain(|secret| {
+        !secret.labels().contains_key(labels::NAMESPACE) || is_in_build_namespace(secret)
+    });
     let seen = build_secrets.iter().map(|secret| {
         let name = secret.name_any();
         let namespace = secret.namespace().unwrap_or_default();

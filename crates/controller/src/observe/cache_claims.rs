@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::observe::jobs;
 use crate::resource::readable;
+use crate::watch::keys::ResourceKey;
 
 /// Reads the shared claim that `tf` selects from the API server. The operator does not watch these claims: they belong to users.
 pub(super) async fn observe(ctx: &Context, tf: &Terraform) -> Result<SharedClaimSeen, Error> {
@@ -83,9 +84,9 @@ pub(super) fn names(ctx: &Context, tf: &Terraform) -> BTreeSet<String> {
     if !has_options {
         return BTreeSet::new();
     }
-    let resources = ctx.resources.state();
-    let in_namespace = readable(&resources).filter(|other| other.namespace() == tf.namespace());
-    cache_location::shared_claims(in_namespace, &ctx.settings)
+    let key = ResourceKey::SharedClaim(tf.namespace().unwrap_or_default());
+    let resources = ctx.resources.with(&key);
+    cache_location::shared_claims(readable(&resources), &ctx.settings)
 }
 
 #[cfg(test)]

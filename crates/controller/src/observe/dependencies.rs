@@ -4,19 +4,66 @@ mod evaluation;
 mod objects;
 mod variables;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, hash_map};
+use std::sync::Arc;
 
-use alustan_api::Reason;
 use alustan_api::report::Failure;
-use alustan_core::dependency_graph::DependencyGraph;
+use alustan_api::{ObjectKey, Reason, Terraform};
+use alustan_core::dependency_graph::{DependencyGraph, named_references, outputs_refs};
 use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 
 use super::observer::Observer;
 use crate::error::Error;
+use crate::indexed_store::IndexedStore;
 use crate::observe::dependencies::evaluation::{Dependencies, EVALUATION_TIMEOUT};
-use crate::resource::readable;
+use crate::resource::{Guarded, readable};
+use crate::watch::keys::ResourceKey;
+use crate::watch::mapping::to_ref;
+
+/// Returns the resources that the dependency graph of `tf` visits: the direct and transitive dependencies of `tf`, all resources of a namespace in
+/// which one of them selects resources by labels, and, if `tf` is deleted, the resources that reference it by name.
+fn related(resources: &IndexedStore<Guarded>, tf: &Terraform) -> Vec<Arc<Guarded>> {
+    let mut related = HashMap::new();
+    let mut loaded = HashSet::new();
+    let mut pending = references(resources, tf, &mut loaded);
+    while let Some(next) = pending.pop() {
+        if let hash_map::Entry::Vacant(entry) = related.entry(ObjectRef::from_obj(&*next)) {
+            entry.insert(next.clone());
+            let parsed = next.0.iter();
+            pending.extend(parsed.flat_map(|tf| references(resources, tf, &mut loaded)));
+        }
+    }
+    if tf.metadata.deletion_timestamp.is_some() {
+        let dependents = resources.with(&ResourceKey::Reference(ObjectKey::of(tf)));
+        let dependents = dependents.into_iter();
+        related.extend(dependents.map(|other| (ObjectRef::from_obj(&*other), other)));
+    }
+    related.into_values().collect()
+}
+
+/// Returns the resources that `tf` references by name, and all resources of the namespaces in which `tf` selects resources by labels. Omits the
+/// namespaces in `loaded`, and adds to it.
+fn references(
+    resources: &IndexedStore<Guarded>,
+    tf: &Terraform,
+    loaded: &mut HashSet<String>,
+) -> Vec<Arc<Guarded>> {
+    let named = named_references(tf).into_iter();
+    let mut found: Vec<_> = named
+        .filter_map(|reference| resources.get(&to_ref(&reference.key)))
+        .collect();
+    for (_, reference) in outputs_refs(tf).filter(|(_, reference)| reference.selector.is_some()) {
+        let namespace = reference.namespace.clone().or_else(|| tf.namespace());
+        let namespace = namespace.unwrap_or_default();
+        if loaded.insert(namespace.clone()) {
+            found.extend(resources.with(&ResourceKey::Namespace(namespace)));
+        }
+    }
+    found
+}
 
 /// Observes the dependencies of the resource of the `observer`. If the dependency graph refuses a reference of the resource, for example because of a
 /// cycle, returns the failure as second value and reads no input values. If the resource is being deleted and the refused reference is not to another
@@ -25,7 +72,7 @@ pub(super) async fn observe(
     observer: &Observer<'_>,
 ) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = observer.tf;
-    let resources = observer.ctx.resources.state();
+    let resources = related(&observer.ctx.resources, tf);
     let deleted = tf.metadata.deletion_timestamp.is_some();
     let cross_namespace = observer.ctx.settings.cross_namespace_refs;
     let own_namespace = tf.namespace().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use alustan_api::ObjectKey;
 use alustan_api::labels::Component;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,6 +11,7 @@ use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::observe::pods::{has_component, has_lingering_pod};
+use crate::watch::keys::JobKey;
 
 /// Whether `job` has condition `Complete` or `Failed`.
 pub(crate) fn finished(job: &Job) -> bool {
@@ -34,22 +36,10 @@ pub(super) fn timestamp(time: Option<&Time>) -> Timestamp {
 
 /// Returns the finished Jobs in `namespace` that refer to the `PersistentVolumeClaim` `claim`.
 pub(crate) fn finished_users(ctx: &Context, namespace: &str, claim: &str) -> Vec<Arc<Job>> {
-    ctx.mirrors.jobs.filter(|job| {
-        job.namespace().as_deref() == Some(namespace) && finished(job) && mounts_claim(job, claim)
-    })
-}
-
-fn mounts_claim(job: &Job, claim: &str) -> bool {
-    let pod = job
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    let volumes = pod.and_then(|pod| pod.volumes.as_ref());
-    let claims = volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    claims.into_iter().any(|source| source.claim_name == claim)
+    let key = JobKey::Claim(ObjectKey::new(namespace, claim));
+    let mut users = ctx.mirrors.jobs.with(&key);
+    users.retain(|job| finished(job));
+    users
 }
 
 /// Whether `job` is a run or build that has not ended. A Job with a lingering pod counts as ended ([`has_lingering_pod`]).

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::report::{Failure, PrepareReport};
-use alustan_api::{Reason, Terraform};
+use alustan_api::{ObjectKey, Reason, Terraform};
 use alustan_core::model::progress;
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
@@ -20,6 +20,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
+use crate::watch::keys::PodKey;
 use crate::watch::trim::JOB_NAME;
 
 /// Returns the pods of Job `job` that belong to `tf`.
@@ -30,25 +31,16 @@ pub(super) fn own_pods(ctx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>
 }
 
 pub(super) fn pods(ctx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
-    ctx.mirrors.pods.filter(|pod| {
-        pod.metadata.namespace.as_deref() == Some(namespace)
-            && pod.labels().get(JOB_NAME).is_some_and(|name| name == job)
-    })
+    let key = PodKey::Job(ObjectKey::new(namespace, job));
+    ctx.mirrors.pods.with(&key)
 }
 
 /// Returns the names of the run pods of the resource with this uid, in the namespace of `tf`, that have not ended.
 pub(super) fn living_pods(ctx: &Context, tf: &Terraform, uid: &str) -> Vec<String> {
-    let pods = ctx.mirrors.pods.filter(|pod| {
-        let is_theirs = pod
-            .labels()
-            .get(labels::UID)
-            .is_some_and(|value| value == uid);
-        is_theirs
-            && pod.namespace() == tf.namespace()
-            && has_component(pod.labels(), Component::Run)
-            && alive(pod)
-    });
-    pods.iter().map(|pod| pod.name_any()).collect()
+    let key = PodKey::Resource(tf.namespace().unwrap_or_default(), uid.to_owned());
+    let pods = ctx.mirrors.pods.with(&key);
+    let living = pods.iter().filter(|pod| is_living_run(pod));
+    living.map(|pod| pod.name_any()).collect()
 }
 
 /// Whether `pod` is the pod of a run, and its engine container may still run.

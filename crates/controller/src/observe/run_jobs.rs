@@ -18,10 +18,11 @@ use crate::error::Error;
 use crate::observe::job_events::{is_late, no_pod};
 use crate::observe::jobs::{finished, timestamp};
 use crate::observe::pods::{
-    alive, ended, engine_ended, has_component, has_lingering_pod, has_living_pod, own_pods,
-    scheduled_at, waiting_cause,
+    alive, ended, engine_ended, has_component, has_lingering_pod, has_living_pod, is_living_run,
+    own_pods, scheduled_at, waiting_cause,
 };
 use crate::resource::{is_made_for, to_key};
+use crate::watch::keys::{JobKey, PodKey};
 use crate::watch::mapping::owner;
 use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
 
@@ -84,13 +85,15 @@ pub(super) fn exists(ctx: &Context, tf: &Terraform, name: &str) -> bool {
 
 /// Returns the run Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may still run.
 pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
-    let pods = ctx.mirrors.pods.filter(|pod| {
-        is_made_for(tf, pod) && has_component(pod.labels(), Component::Run) && alive(pod)
-    });
-    let jobs = ctx
+    let namespace = tf.namespace().unwrap_or_default();
+    let uid = tf.uid().unwrap_or_default();
+    let mut pods = ctx
         .mirrors
-        .jobs
-        .filter(|job| is_made_for(tf, job) && has_component(job.labels(), Component::Run));
+        .pods
+        .with(&PodKey::Resource(namespace.clone(), uid.clone()));
+    pods.retain(|pod| is_living_run(pod));
+    let mut jobs = ctx.mirrors.jobs.with(&JobKey::Resource(namespace, uid));
+    jobs.retain(|job| has_component(job.labels(), Component::Run));
     let jobs_of_pods = pods.iter().filter_map(|pod| {
         Some(OwnJob {
             name: pod.labels().get(JOB_NAME)?.clone(),

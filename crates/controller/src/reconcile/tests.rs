@@ -18,7 +18,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::{self, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -33,6 +33,7 @@ use crate::attempt::reconcile_object;
 use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
 use crate::fake_api::{self, RequestLog};
+use crate::indexed_store::{IndexedStore, indexed_store};
 use crate::mirrors::Mirrors;
 use crate::native_driver::retry;
 use crate::observe::observer::Observer;
@@ -50,18 +51,18 @@ use crate::write_through_cache::WriteThroughCache;
 /// Returns the context of an operator with `client` and empty watch caches.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     let stores = Stores {
-        jobs: reflector::store().0,
-        pods: reflector::store().0,
-        resources: reflector::store().0,
+        jobs: indexed_store().0,
+        pods: indexed_store().0,
+        resources: indexed_store().0,
     };
     operator_with(client, cache, stores)
 }
 
 /// Watch caches of the operator.
 struct Stores {
-    jobs: Store<Job>,
-    pods: Store<Pod>,
-    resources: Store<Guarded>,
+    jobs: IndexedStore<Job>,
+    pods: IndexedStore<Pod>,
+    resources: IndexedStore<Guarded>,
 }
 
 fn operator_with(
@@ -277,7 +278,7 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     exists.store(false, Ordering::Relaxed);
     let outcome = reconcile_object(&object, &ctx).await.unwrap();
     assert_eq!(outcome.action(), Action::await_change());
-    let web = reflector::ObjectRef::from_obj(&*object);
+    let web = ObjectRef::from_obj(&*object);
     assert_eq!(ctx.memory.conflicted(&web), Duration::from_millis(50));
 }
 
@@ -432,25 +433,25 @@ fn unfinished_job(job: &str, name: &str, uid: &str) -> Job {
 async fn forged_jobs_hold_no_slots_after_a_restart() {
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
-    let (jobs, mut job_writer) = reflector::store();
-    let (resources, mut resource_writer) = reflector::store();
+    let (jobs, mut job_writer) = indexed_store();
+    let (resources, mut resource_writer) = indexed_store();
     let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-    resource_writer.apply_watcher_event(&Event::Apply(Guarded(Ok(tf))));
+    resource_writer.apply(Event::Apply(Guarded(Ok(tf))));
     for job in [
         unfinished_job("web-apply-1", "web", "u"),
         unfinished_job("of-an-earlier-resource", "web", "u1"),
         unfinished_job("of-no-resource", "x1", "u"),
     ] {
-        job_writer.apply_watcher_event(&Event::Apply(job));
+        job_writer.apply(Event::Apply(job));
     }
     let stores = Stores {
         jobs,
-        pods: reflector::store().0,
+        pods: indexed_store().0,
         resources,
     };
     let ctx = operator_with(client, folder.path(), stores);
     assert_eq!(resources_with_runs(&ctx), [ObjectKey::new("team", "web")]);
-    job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
+    job_writer.apply(Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
     assert_eq!(resources_with_runs(&ctx), []);
 }
 
@@ -548,12 +549,12 @@ fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
 async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
-    let (jobs, mut job_writer) = reflector::store();
-    let (pods, mut pod_writer) = reflector::store();
-    let (resources, mut resource_writer) = reflector::store();
+    let (jobs, mut job_writer) = indexed_store();
+    let (pods, mut pod_writer) = indexed_store();
+    let (resources, mut resource_writer) = indexed_store();
     let tf = living();
     let object = Guarded(Ok(tf));
-    resource_writer.apply_watcher_event(&Event::Apply(object.clone()));
+    resource_writer.apply(Event::Apply(object.clone()));
     let stores = Stores {
         jobs,
         pods,
@@ -576,16 +577,16 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     };
     assert!(!holds_after_reconcile().await);
     let job = unfinished_job("web-apply-1", "web", "u");
-    job_writer.apply_watcher_event(&Event::Apply(job.clone()));
+    job_writer.apply(Event::Apply(job.clone()));
     assert!(holds_after_reconcile().await, "its Job is unfinished");
-    job_writer.apply_watcher_event(&Event::Delete(job));
+    job_writer.apply(Event::Delete(job));
     assert!(!holds_after_reconcile().await);
     let pod = json!({
         "metadata": {"name": "web-apply-1-x", "namespace": "team", "labels": labels(Component::Run)},
         "status": {"phase": "Running"},
     });
     let pod: Pod = serde_json::from_value(pod).unwrap();
-    pod_writer.apply_watcher_event(&Event::Apply(pod));
+    pod_writer.apply(Event::Apply(pod));
     assert!(holds_after_reconcile().await, "its pod lives");
 }
 

@@ -13,16 +13,15 @@ use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use kube::api::PartialObjectMeta;
-use kube::runtime::reflector;
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
-use kube::{Resource, ResourceExt};
 use tokio::sync::watch;
 
 use crate::args::Config;
 use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
+use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::memory_cluster::MemoryCluster;
 use crate::mirrors::Mirrors;
 use crate::remote::git_refs::Login;
@@ -79,26 +78,20 @@ impl Remote {
 }
 
 /// Watch cache of one kind, which the test fills.
-struct Mirror<K: Resource<DynamicType = ()> + Clone + 'static>(Writer<K>);
+struct Mirror<K: Indexed>(IndexedWriter<K>);
 
-impl<K> Mirror<K>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
+impl<K: Indexed> Mirror<K> {
     fn fill(&mut self, objects: Vec<K>) {
-        self.0.apply_watcher_event(&Event::Init);
+        self.0.apply(Event::Init);
         for object in objects {
-            self.0.apply_watcher_event(&Event::InitApply(object));
+            self.0.apply(Event::InitApply(object));
         }
-        self.0.apply_watcher_event(&Event::InitDone);
+        self.0.apply(Event::InitDone);
     }
 }
 
-fn mirror<K>() -> (reflector::Store<K>, Mirror<K>)
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    let (store, writer) = reflector::store();
+fn mirror<K: Indexed>() -> (IndexedStore<K>, Mirror<K>) {
+    let (store, writer) = indexed_store();
     (store, Mirror(writer))
 }
 

@@ -3,16 +3,17 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 
 use alustan_api::ObjectKey;
 use alustan_api::{Reason, Terraform};
-use alustan_core::dependency_graph::{followers, named_references, readiness};
+use alustan_core::dependency_graph::{named_references, readiness};
 use alustan_core::observed::Readiness;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
-use crate::resource::{Guarded, readable};
+use crate::indexed_store::IndexedStore;
+use crate::resource::Guarded;
+use crate::watch::mapping::followers_of;
 
 /// For each resource, the last digest of the fields that dependents read, and the resources to reconcile when the digest changes.
 #[derive(Default)]
@@ -21,37 +22,29 @@ pub(crate) struct DependentsIndex {
 }
 
 struct KnownDependents {
-    /// Result of [`digest`]; `None` if it may be stale.
-    digest: Option<u64>,
+    /// Result of [`digest`].
+    digest: u64,
     affected: BTreeSet<ObjectKey>,
 }
 
 impl DependentsIndex {
-    /// Marks all digests as stale: the next event of each resource is handled as a change.
-    pub(crate) fn forget(&self) {
-        let mut known = self.known.lock();
-        known.values_mut().for_each(|known| known.digest = None);
-    }
-
-    /// Returns the resources to reconcile after a change of `tf`. Empty if no field that dependents read has changed. `all`: all resources,
-    /// including `tf`.
+    /// Returns the resources to reconcile after a change of `tf`. Empty if no field that dependents read has changed.
     pub(crate) fn changed(
         &self,
         tf: &Terraform,
-        all: impl FnOnce() -> Vec<Arc<Guarded>>,
+        resources: &IndexedStore<Guarded>,
     ) -> BTreeSet<ObjectKey> {
         let digest = digest(tf);
         let mut known = self.known.lock();
         let before = known.get(&ObjectKey::of(tf));
-        if before.is_some_and(|before| before.digest == Some(digest)) {
+        if before.is_some_and(|before| before.digest == digest) {
             return BTreeSet::new();
         }
-        let all = all();
-        let affected = affected(tf, readable(&all));
+        let affected = affected(tf, resources);
         let before = known.insert(
             ObjectKey::of(tf),
             KnownDependents {
-                digest: Some(digest),
+                digest,
                 affected: affected.clone(),
             },
         );
@@ -59,25 +52,29 @@ impl DependentsIndex {
         affected.into_iter().chain(before).collect()
     }
 
-    /// Returns the resources to reconcile after the deletion of `tf`. `all`: all other resources.
-    pub(crate) fn deleted(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<ObjectKey> {
+    /// Returns the resources to reconcile after the deletion of `tf`.
+    pub(crate) fn deleted(
+        &self,
+        tf: &Terraform,
+        resources: &IndexedStore<Guarded>,
+    ) -> BTreeSet<ObjectKey> {
         let mut known = self.known.lock();
         let before = known.remove(&ObjectKey::of(tf));
         let before = before.map(|before| before.affected).unwrap_or_default();
-        let affected = affected(tf, readable(all));
+        let affected = affected(tf, resources);
         affected.into_iter().chain(before).collect()
     }
 }
 
 /// Returns the dependents of `tf`, and the dependencies of `tf`, which may wait for the deletion of `tf`.
-fn affected<'a>(
-    tf: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
-) -> BTreeSet<ObjectKey> {
+fn affected(tf: &Terraform, resources: &IndexedStore<Guarded>) -> BTreeSet<ObjectKey> {
     let dependencies = named_references(tf)
         .into_iter()
         .map(|reference| reference.key);
-    followers(tf, all).into_iter().chain(dependencies).collect()
+    followers_of(resources, tf)
+        .into_iter()
+        .chain(dependencies)
+        .collect()
 }
 
 /// Returns a digest of the fields that dependents read.

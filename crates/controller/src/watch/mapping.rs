@@ -1,19 +1,21 @@
 //! Maps a watched object to the resources to reconcile after a change of the object.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use alustan_api::ObjectKey;
-use alustan_api::TerraformSpec;
 use alustan_api::labels::{self, Component};
+use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::followers;
 use alustan_core::settings::Settings;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::PartialObjectMeta;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
+use crate::indexed_store::IndexedStore;
 use crate::resource::{Guarded, Ref, readable};
+use crate::watch::keys::ResourceKey;
 
 /// Number of watches that must complete their first list before the operator writes any object: resources, Secrets, `ConfigMap`s,
 /// `PersistentVolumeClaim`s, Jobs, pods.
@@ -81,48 +83,38 @@ pub(crate) fn to_ref(key: &ObjectKey) -> Ref {
     Ref::new(&key.name).within(&key.namespace)
 }
 
-/// Returns the resources whose spec names the Secret.
-pub(crate) fn users_of_secret(
-    resources: &Store<Guarded>,
-    secret: &PartialObjectMeta<Secret>,
-) -> Vec<Ref> {
-    resources_using(resources, secret, TerraformSpec::uses_secret)
-}
-
-/// Returns the resources whose spec names the ConfigMap.
-pub(crate) fn users_of_config_map(
-    resources: &Store<Guarded>,
-    map: &PartialObjectMeta<ConfigMap>,
-) -> Vec<Ref> {
-    resources_using(resources, map, TerraformSpec::uses_config_map)
-}
-
-/// Returns the resources in the namespace of `object` whose spec refers to it.
-fn resources_using<K: Resource<DynamicType = ()>>(
-    resources: &Store<Guarded>,
-    object: &PartialObjectMeta<K>,
-    is_used_by: fn(&TerraformSpec, &str) -> bool,
-) -> Vec<Ref> {
-    let (namespace, name) = (object.namespace(), object.name_any());
-    resources
-        .state()
+/// Returns the resources with `key`, for example those that name a Secret.
+pub(crate) fn users(resources: &IndexedStore<Guarded>, key: &ResourceKey) -> Vec<Ref> {
+    let users = resources.with(key);
+    users
         .iter()
-        .filter(|resource| resource.namespace() == namespace)
-        .filter(|resource| {
-            resource
-                .0
-                .as_ref()
-                .is_ok_and(|tf| is_used_by(&tf.spec, &name))
-        })
         .map(|resource| ObjectRef::from_obj(&**resource))
+        .collect()
+}
+
+/// Returns namespace and name of `object`.
+pub(crate) fn key_of(object: &impl ResourceExt) -> ObjectKey {
+    ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// Returns the resources that reference `target` by name, or select it by labels. They are reconciled when `target` changes.
+pub(crate) fn followers_of(
+    resources: &IndexedStore<Guarded>,
+    target: &Terraform,
+) -> BTreeSet<ObjectKey> {
+    let key = ObjectKey::of(target);
+    let mut candidates = resources.with(&ResourceKey::Selector(key.namespace.clone()));
+    candidates.extend(resources.with(&ResourceKey::Reference(key)));
+    followers(target, readable(&candidates))
+        .into_iter()
         .collect()
 }
 
 /// Returns the resources that use outputs of the owner of `secret`. Empty if `secret` is not an outputs Secret.
 pub(crate) fn consumers_of_outputs(
     settings: &Settings,
-    resources: &Store<Guarded>,
-    secret: &Secret,
+    resources: &IndexedStore<Guarded>,
+    secret: &PartialObjectMeta<Secret>,
 ) -> Vec<Ref> {
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);
@@ -132,9 +124,5 @@ pub(crate) fn consumers_of_outputs(
     let Some(Ok(source)) = source.as_deref().map(|object| &object.0) else {
         return Vec::new();
     };
-    let all_resources = resources.state();
-    followers(source, readable(&all_resources))
-        .iter()
-        .map(to_ref)
-        .collect()
+    followers_of(resources, source).iter().map(to_ref).collect()
 }

@@ -1,0 +1,194 @@
+//! Keys of the objects in the watch caches.
+
+use alustan_api::labels;
+use alustan_api::{ObjectKey, Terraform};
+use alustan_core::dependency_graph::{named_references, outputs_refs};
+use alustan_core::model::state_conflict;
+use alustan_source::RepositoryUrl;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use kube::api::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
+
+use crate::indexed_store::Indexed;
+use crate::resource::Guarded;
+use crate::watch::mapping::is_build_secret;
+use crate::watch::trim::JOB_NAME;
+
+/// Key of a resource.
+#[derive(Hash)]
+pub(crate) enum ResourceKey {
+    /// Uid of the resource.
+    Uid(String),
+    /// Namespace of the resource.
+    Namespace(String),
+    /// Secret that a reconcile of the resource reads.
+    Secret(ObjectKey),
+    /// ConfigMap that a reconcile of the resource reads.
+    ConfigMap(ObjectKey),
+    /// Resource that the spec references by name.
+    Reference(ObjectKey),
+    /// Namespace in which the spec selects resources by labels.
+    Selector(String),
+    /// Address of the state, see [`state_conflict::address`].
+    State(String),
+    /// Namespace of the resource, if its spec selects a shared cache claim.
+    SharedClaim(String),
+    /// Git repository of the module, see [`RepositoryUrl::repository_key`].
+    Repository(String),
+}
+
+impl Indexed for Guarded {
+    type Key = ResourceKey;
+
+    fn keys(&self) -> Vec<ResourceKey> {
+        let uid = self.meta().uid.clone().map(ResourceKey::Uid);
+        let parsed = self.0.iter().flat_map(keys_of_parsed);
+        uid.into_iter().chain(parsed).collect()
+    }
+}
+
+/// Returns the keys of a resource that this version of the operator can parse, without its uid.
+fn keys_of_parsed(tf: &Terraform) -> impl Iterator<Item = ResourceKey> {
+    let spec = &tf.spec;
+    let namespace = tf.namespace().unwrap_or_default();
+    let selectors = outputs_refs(tf)
+        .filter(|(_, reference)| reference.selector.is_some())
+        .map(|(_, reference)| reference.namespace.as_ref().unwrap_or(&namespace).clone())
+        .map(ResourceKey::Selector);
+    let repository = spec
+        .git_repo
+        .as_ref()
+        .and_then(|repository| RepositoryUrl::parse(&repository.url).ok())
+        .map(|url| ResourceKey::Repository(url.repository_key()));
+    let shared_claim = spec.cache.claim_name.as_ref();
+    let references = named_references(tf)
+        .into_iter()
+        .map(|reference| ResourceKey::Reference(reference.key));
+    let keys: Vec<_> = selectors
+        .chain(repository)
+        .chain(shared_claim.map(|_| ResourceKey::SharedClaim(namespace.clone())))
+        .chain(references)
+        .chain(state_conflict::address(tf).map(ResourceKey::State))
+        .chain(secrets(tf).into_iter().map(ResourceKey::Secret))
+        .chain(config_maps(tf).into_iter().map(ResourceKey::ConfigMap))
+        .collect();
+    keys.into_iter().chain([ResourceKey::Namespace(namespace)])
+}
+
+/// Returns the Secrets that a reconcile of `tf` reads because its spec names them.
+pub(super) fn secrets(tf: &Terraform) -> Vec<ObjectKey> {
+    in_namespace_of(tf, tf.spec.secret_names())
+}
+
+/// Returns the ConfigMaps that a reconcile of `tf` reads because its spec names them.
+pub(super) fn config_maps(tf: &Terraform) -> Vec<ObjectKey> {
+    in_namespace_of(tf, tf.spec.config_map_names())
+}
+
+fn in_namespace_of<'a>(tf: &Terraform, names: impl Iterator<Item = &'a str>) -> Vec<ObjectKey> {
+    let namespace = tf.namespace().unwrap_or_default();
+    names.map(|name| ObjectKey::new(&namespace, name)).collect()
+}
+
+/// Key of a Job.
+#[derive(Hash)]
+pub(crate) enum JobKey {
+    /// Namespace of the Job, and uid of its resource.
+    Resource(String, String),
+    /// `PersistentVolumeClaim` that the Job mounts.
+    Claim(ObjectKey),
+    /// Resource whose build this is, if its namespace is in a label of the Job.
+    BuildOf(ObjectKey),
+}
+
+impl Indexed for Job {
+    type Key = JobKey;
+
+    fn keys(&self) -> Vec<JobKey> {
+        let namespace = self.namespace().unwrap_or_default();
+        let labels = self.labels();
+        let resource = labels
+            .get(labels::UID)
+            .map(|uid| JobKey::Resource(namespace.clone(), uid.clone()));
+        let build_of = labels
+            .get(labels::NAMESPACE)
+            .zip(labels.get(labels::NAME))
+            .map(|(namespace, name)| JobKey::BuildOf(ObjectKey::new(namespace, name)));
+        let claims = claims(self).map(|claim| JobKey::Claim(ObjectKey::new(&namespace, claim)));
+        resource.into_iter().chain(build_of).chain(claims).collect()
+    }
+}
+
+/// Returns the names of the `PersistentVolumeClaim`s that `job` mounts.
+fn claims(job: &Job) -> impl Iterator<Item = &str> {
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    pod.and_then(|pod| pod.volumes.as_ref())
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|source| source.claim_name.as_str())
+}
+
+/// Key of a pod.
+#[derive(Hash)]
+pub(crate) enum PodKey {
+    /// Namespace of the pod, and uid of its resource.
+    Resource(String, String),
+    /// Job of the pod.
+    Job(ObjectKey),
+}
+
+impl Indexed for Pod {
+    type Key = PodKey;
+
+    fn keys(&self) -> Vec<PodKey> {
+        let namespace = self.namespace().unwrap_or_default();
+        let labels = self.labels();
+        let job = labels
+            .get(JOB_NAME)
+            .map(|job| PodKey::Job(ObjectKey::new(&namespace, job)));
+        let resource = labels
+            .get(labels::UID)
+            .map(|uid| PodKey::Resource(namespace.clone(), uid.clone()));
+        job.into_iter().chain(resource).collect()
+    }
+}
+
+impl Indexed for Secret {
+    /// Resource of a build Secret. Other Secrets have no keys.
+    type Key = ObjectKey;
+
+    fn keys(&self) -> Vec<ObjectKey> {
+        let namespace = self.namespace().unwrap_or_default();
+        let labels = self.labels();
+        let namespace = labels.get(labels::NAMESPACE).unwrap_or(&namespace);
+        labels
+            .get(labels::NAME)
+            .filter(|_| is_build_secret(self))
+            .map(|name| ObjectKey::new(namespace, name))
+            .into_iter()
+            .collect()
+    }
+}
+
+/// Objects that are only looked up by name.
+impl Indexed for PartialObjectMeta<ConfigMap> {
+    type Key = ();
+
+    fn keys(&self) -> Vec<()> {
+        Vec::new()
+    }
+}
+
+/// Objects that are only looked up by name.
+impl Indexed for PersistentVolumeClaim {
+    type Key = ();
+
+    fn keys(&self) -> Vec<()> {
+        Vec::new()
+    }
+}
