@@ -20,6 +20,9 @@ pub(crate) const ITERATION_TIMEOUT: Duration = Duration::from_mins(1);
 /// Duration of a reconcile after which the operator is not live.
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_mins(10);
 
+/// Duration after which an active reconcile is slow, for example because it waits for evaluations of expressions.
+pub(crate) const SLOW_RECONCILE: Duration = Duration::from_secs(10);
+
 /// Health of the operator. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct Health(Arc<HealthInner>);
@@ -89,6 +92,16 @@ impl Health {
             health: self.clone(),
             number,
         }
+    }
+
+    /// Returns the number of active reconciles in `namespace` that take longer than [`SLOW_RECONCILE`].
+    pub(crate) fn slow_reconciles(&self, namespace: &str) -> usize {
+        let state = self.lock();
+        // Sequence numbers increase with time: the first entries are the oldest.
+        let reconciles = state.reconciles.values();
+        let slow = reconciles.take_while(|(started_at, _)| started_at.elapsed() >= SLOW_RECONCILE);
+        slow.filter(|(_, resource)| resource.namespace.as_deref() == Some(namespace))
+            .count()
     }
 
     /// Returns a description of the controller loop if the operator is live.

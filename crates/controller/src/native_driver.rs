@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tracing::{debug, info};
@@ -10,19 +11,38 @@ use crate::args::Driver;
 use crate::attempt::reconcile_object;
 use crate::context::Context;
 use crate::error::Error;
+use crate::health::{Health, SLOW_RECONCILE};
 use crate::requeue::record_failure;
 use crate::resource::Guarded;
+
+/// Maximum number of concurrent reconciles. More do not finish earlier: a reconcile mostly waits for the API server, and kube polls the tasks of
+/// all concurrent reconciles whenever one of them ends. The others wait in the queue of the controller, which contains each resource at most once.
+pub(crate) const MAX_CONCURRENT_RECONCILES: u16 = 64;
+
+/// Maximum number of slow reconciles ([`SLOW_RECONCILE`]) in one namespace. While a namespace has this number, its other resources are requeued,
+/// so that slow expressions of one namespace do not delay the reconciles of other namespaces.
+const MAX_SLOW_RECONCILES: usize = 8;
 
 /// Reconciles `object`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
 pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result<Action, Error> {
     match ctx.driver {
         Driver::Native if ctx.leader.leads() => {
+            if let Some(later) = postponed(&ctx.health, &object) {
+                return Ok(later);
+            }
             let outcome = Box::pin(reconcile_object(&object, &ctx)).await;
             outcome.map(|outcome| outcome.action())
         }
         Driver::Native | Driver::Metacontroller => Ok(Action::await_change()),
     }
+}
+
+/// Returns when to reconcile `object` instead of now, if its namespace has [`MAX_SLOW_RECONCILES`].
+fn postponed(health: &Health, object: &Guarded) -> Option<Action> {
+    let namespace = object.namespace().unwrap_or_default();
+    let is_slow = health.slow_reconciles(&namespace) >= MAX_SLOW_RECONCILES;
+    is_slow.then(|| Action::requeue(SLOW_RECONCILE))
 }
 
 /// Requeues a failed reconcile with a growing backoff.
@@ -39,4 +59,33 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
         return Action::await_change();
     }
     Action::requeue(record_failure(&ctx, &resource, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::leader::Leader;
+    use crate::resource::Ref;
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_reconciles_postpone_those_of_their_namespace_only() {
+        let health = Health::new(Leader::leading());
+        let resource = |namespace: &str| -> Guarded {
+            let metadata = json!({"metadata": {"name": "web", "namespace": namespace}});
+            serde_json::from_value(metadata).unwrap()
+        };
+        let slow = Ref::new("slow").within("team");
+        let mut active: Vec<_> = (0..MAX_SLOW_RECONCILES)
+            .map(|_| health.begin_reconcile(&slow))
+            .collect();
+        assert_eq!(postponed(&health, &resource("team")), None);
+        tokio::time::advance(SLOW_RECONCILE).await;
+        let later = Some(Action::requeue(SLOW_RECONCILE));
+        assert_eq!(postponed(&health, &resource("team")), later);
+        assert_eq!(postponed(&health, &resource("other")), None);
+        active.pop();
+        assert_eq!(postponed(&health, &resource("team")), None);
+    }
 }

@@ -33,7 +33,7 @@ use crate::leader::{Election, Fence, Leader};
 use crate::metacontroller::SyncHandler;
 use crate::metrics::{CallCounter, Metrics};
 use crate::mirrors::Mirrors;
-use crate::native_driver::{reconcile, retry};
+use crate::native_driver::{MAX_CONCURRENT_RECONCILES, reconcile, retry};
 use crate::push_events::poll_after_pushes;
 use crate::queue::Dispatcher;
 use crate::resource::{Guarded, Ref};
@@ -261,7 +261,11 @@ async fn run_controller(
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
     let store = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.store())
-        .with_config(controller::Config::default().debounce(DEBOUNCE))
+        .with_config(
+            controller::Config::default()
+                .debounce(DEBOUNCE)
+                .concurrency(MAX_CONCURRENT_RECONCILES),
+        )
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
             let mut affected = consumers_of_outputs(&secret_ctx.settings, &store, &secret);
