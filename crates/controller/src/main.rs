@@ -7,6 +7,8 @@ mod background_tasks;
 mod call;
 mod cli_config;
 mod clock;
+#[cfg(test)]
+mod complexity;
 mod context;
 mod context_builder;
 mod error;
