@@ -120,6 +120,10 @@ impl<K> Change<K> {
 impl<K: Indexed> IndexedWriter<K> {
     /// Applies an event of the watch. Returns the objects that changed: after a repeated list, those with another resource version than before.
     /// Lookups return the objects of an incomplete list only after its end.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an event is not used after it is applied"
+    )]
     pub(crate) fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
         let IndexedStore { store, index } = &self.reader;
         match event {
@@ -185,6 +189,10 @@ struct Index<K> {
 }
 
 /// Objects with one key.
+#[expect(
+    clippy::box_collection,
+    reason = "most keys have one object; an unboxed set would triple the size of all entries"
+)]
 enum Objects<K> {
     One(Arc<K>),
     Many(Box<HashSet<Entry<K>>>),
@@ -213,12 +221,18 @@ impl<K: Indexed> Index<K> {
 
     fn replace_all(&mut self, objects: &[Arc<K>]) {
         self.by_hash = HashMap::new();
-        objects.iter().for_each(|object| self.insert(object));
+        for object in objects {
+            self.insert(object);
+        }
     }
 
     fn replace(&mut self, before: Option<&Arc<K>>, after: Option<&Arc<K>>) {
-        before.into_iter().for_each(|object| self.remove(object));
-        after.into_iter().for_each(|object| self.insert(object));
+        if let Some(before) = before {
+            self.remove(before);
+        }
+        if let Some(after) = after {
+            self.insert(after);
+        }
     }
 
     fn insert(&mut self, object: &Arc<K>) {

@@ -83,14 +83,14 @@ impl Watches {
             deleted: deleted.clone(),
         };
         let (all, dependents) = (watches.resources(), DependentsIndex::default());
-        let watched = watches.watched(&watcher::Config::default(), |object: &mut Guarded| {
+        let raw_events = watches.watched(&watcher::Config::default(), |object: &mut Guarded| {
             object.managed_fields_mut().retain(sets_approval);
         });
         let has_listed = move || {
             listed.send_replace(true);
         };
         let events = watches
-            .filled(writer, watched, has_listed)
+            .filled(writer, raw_events, has_listed)
             .try_filter_map(move |change| {
                 // `send` fails only after the controller has stopped.
                 let wake = |resource: Ref| drop(wake.send(resource));

@@ -261,11 +261,7 @@ async fn run_controller(
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
     let store = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.store())
-        .with_config(
-            controller::Config::default()
-                .debounce(DEBOUNCE)
-                .concurrency(MAX_CONCURRENT_RECONCILES),
-        )
+        .with_config(controller_config())
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
             let mut affected = consumers_of_outputs(&secret_ctx.settings, &store, &secret);
@@ -329,6 +325,12 @@ async fn run_controller(
         }
         health.record_iteration();
     }
+}
+
+fn controller_config() -> controller::Config {
+    controller::Config::default()
+        .debounce(DEBOUNCE)
+        .concurrency(MAX_CONCURRENT_RECONCILES)
 }
 
 fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
