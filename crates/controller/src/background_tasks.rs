@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use alustan_api::labels;
 use alustan_source::GitCache;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
@@ -20,6 +19,7 @@ use crate::health::Health;
 use crate::observe::finished_jobs;
 use crate::queue::{Dispatcher, REFRESH};
 use crate::resource::Ref;
+use crate::watch::cached::CachedJob;
 use crate::watch::mapping::{LISTS, is_watched, owner, to_ref, wake_all};
 
 /// Idle time after which a repository is removed from the git cache. The next use fetches it again.
@@ -57,7 +57,7 @@ pub(crate) async fn reconcile_all_when_leading(
                 .await;
         });
         wake_all(ctx.resources.state(), &wake);
-        let is_build = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
+        let is_build = |job: &CachedJob| job.labels().contains_key(labels::NAMESPACE);
         let builds = ctx.mirrors.jobs.filter(is_build);
         for resource in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {
             let _ = wake.send(resource);

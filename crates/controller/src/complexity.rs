@@ -7,8 +7,7 @@ use alustan_api::ObjectKey;
 use alustan_api::labels::{self, Component};
 use alustan_source::RepositoryUrl;
 use clap::Parser as _;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::PartialObjectMetaExt as _;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -29,6 +28,7 @@ use crate::push_events::poll_after_pushes;
 use crate::resource::{Guarded, to_key};
 use crate::slots;
 use crate::visits;
+use crate::watch::cached::{CachedJob, CachedPod};
 use crate::watch::keys::ResourceKey;
 use crate::watch::mapping::{LISTS, consumers_of_outputs, users};
 use crate::write_through_cache::WriteThroughCache;
@@ -114,8 +114,8 @@ impl Operator {
         let all: Vec<_> = (0..resources).map(resource).collect();
         let (store, writer) = filled(all.iter().cloned());
         let mirrors = Mirrors {
-            jobs: WriteThroughCache::new(filled::<Job>(all.iter().map(run_object)).0),
-            pods: WriteThroughCache::new(filled::<Pod>(all.iter().map(run_object)).0),
+            jobs: WriteThroughCache::new(filled::<CachedJob>(all.iter().map(run_object)).0),
+            pods: WriteThroughCache::new(filled::<CachedPod>(all.iter().map(run_object)).0),
             listed: watch::channel(LISTS).1,
             ..Mirrors::empty()
         };

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use alustan_api::names;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, PartialObjectMeta};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
@@ -13,19 +12,20 @@ use parking_lot::Mutex;
 use crate::call::call;
 use crate::error::Error;
 use crate::resource::Ref;
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::trim::is_content_removed;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Watch caches of the objects that the operator manages for resources.
 pub(crate) struct Mirrors {
     /// Run records, run reports, pins, outputs and build Secrets.
-    pub(crate) secrets: WriteThroughCache<Secret>,
+    pub(crate) secrets: WriteThroughCache<CachedSecret>,
     /// Metadata of outputs `ConfigMap`s.
     pub(crate) config_maps: WriteThroughCache<PartialObjectMeta<ConfigMap>>,
     /// `PersistentVolumeClaim`s of cache volumes.
-    pub(crate) claims: WriteThroughCache<PersistentVolumeClaim>,
-    pub(crate) jobs: WriteThroughCache<Job>,
-    pub(crate) pods: WriteThroughCache<Pod>,
+    pub(crate) claims: WriteThroughCache<CachedClaim>,
+    pub(crate) jobs: WriteThroughCache<CachedJob>,
+    pub(crate) pods: WriteThroughCache<CachedPod>,
     /// Secrets that the watch cache holds without content ([`is_content_removed`]), as last read from the API server.
     pub(crate) read: Mutex<HashMap<Ref, Arc<Secret>>>,
     /// Number of watches that have completed their first list.
@@ -38,13 +38,16 @@ impl Mirrors {
     /// read the current resource version of the Secret, returns the Secret without content.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
-        if !is_content_removed(&known) {
-            return Some(known);
-        }
-        let read = self.read.lock();
-        let read = read.get(&Ref::new(name).within(namespace));
-        let read = read.filter(|read| read.resource_version() == known.resource_version());
-        Some(read.cloned().unwrap_or(known))
+        let read = is_content_removed(&*known)
+            .then(|| {
+                self.read
+                    .lock()
+                    .get(&Ref::new(name).within(namespace))
+                    .cloned()
+            })
+            .flatten()
+            .filter(|read| read.resource_version() == known.resource_version());
+        Some(read.unwrap_or_else(|| Arc::new(known.unpacked())))
     }
 
     /// Returns a Secret of an existing resource. Reads the Secret from the API server if the caches have only the Secret without content
@@ -143,7 +146,7 @@ mod tests {
         assert_eq!(read().await, None);
         for (times, next) in [(1, "7"), (2, "8")] {
             version.send_replace(next);
-            let mut without_content = secret(next);
+            let mut without_content = CachedSecret::from(secret(next));
             remove_content(&mut without_content);
             writer.apply(watcher::Event::Apply(without_content));
             for _ in 0..2 {
@@ -151,7 +154,7 @@ mod tests {
                 assert_eq!(requests.lock().len(), times);
             }
         }
-        writer.apply(watcher::Event::Apply(secret("9")));
+        writer.apply(watcher::Event::Apply(secret("9").into()));
         assert_eq!(read().await, whole("9"));
         assert_eq!(requests.lock().len(), 2);
     }

@@ -42,7 +42,7 @@ use alustan_core::observed::{
     Ownership, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_registry::DockerConfig;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
@@ -60,6 +60,7 @@ use crate::remote::prune_request::{PruneRequest, PruningSeen};
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries;
 use crate::resource::{is_made_for, readable};
+use crate::watch::cached::CachedClaim;
 use crate::watch::keys::ResourceKey;
 use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
@@ -354,7 +355,7 @@ impl Observer<'_> {
     }
 
     /// Returns the `PersistentVolumeClaim` of the cache volume. `None` if the `PersistentVolumeClaim` does not exist or is being deleted.
-    fn claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claim(&self) -> Option<Arc<CachedClaim>> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
         let claim = self.ctx.mirrors.claims.get(&namespace, &claim);
@@ -388,8 +389,7 @@ impl Observer<'_> {
         let Some(claim) = self.claim() else {
             return CacheSeen::Absent;
         };
-        let status = claim.status.as_ref();
-        match status.and_then(|status| status.phase.as_deref()) {
+        match claim.phase.as_deref() {
             Some("Bound") => CacheSeen::Bound,
             Some("Lost") => CacheSeen::Lost,
             Some(_) | None => CacheSeen::Pending,

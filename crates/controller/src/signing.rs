@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::call::call;
 use crate::error::Error;
+use crate::watch::cached::CachedSecret;
 use crate::watch::trim::{expected_name, is_content_removed};
 use crate::write_through_cache::WriteThroughCache;
 
@@ -134,7 +135,11 @@ impl Signer {
 
     /// Signs existing Secrets if this key has not signed them yet. Retries until all are signed, because writes fail while this replica
     /// does not lead.
-    pub(crate) async fn sign_existing(&self, client: &Client, secrets: &WriteThroughCache<Secret>) {
+    pub(crate) async fn sign_existing(
+        &self,
+        client: &Client,
+        secrets: &WriteThroughCache<CachedSecret>,
+    ) {
         while self.trusts_existing.load(Ordering::Relaxed) {
             match self.try_sign_existing(client, secrets).await {
                 Ok(()) => self.trusts_existing.store(false, Ordering::Relaxed),
@@ -153,18 +158,18 @@ impl Signer {
     async fn try_sign_existing(
         &self,
         client: &Client,
-        secrets: &WriteThroughCache<Secret>,
+        secrets: &WriteThroughCache<CachedSecret>,
     ) -> Result<(), Error> {
         // Sign only Secrets with the name of a run record or pin. If a Secret with another name were signed, a tenant could copy its
         // signature to a run record.
         let unsigned = secrets.filter(|secret| {
             uid(secret).is_some()
                 && expected_name(secret).is_some_and(|name| name == secret.name_any())
-                && (is_content_removed(secret) || self.is_unsigned(secret))
+                && (is_content_removed(secret) || self.is_unsigned(&secret.unpacked()))
         });
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
-            .map(|secret| self.sign_one(client, Secret::clone(&secret)))
+            .map(|secret| self.sign_one(client, secret.unpacked()))
             .buffer_unordered(CONCURRENCY);
         while let Some(result) = results.next().await {
             result?;
@@ -244,7 +249,7 @@ impl Signer {
 }
 
 /// Returns the uid of the resource that `secret` belongs to, from its label. `None` if `secret` is neither a run record nor a pin.
-fn uid(secret: &Secret) -> Option<&str> {
+fn uid(secret: &impl ResourceExt) -> Option<&str> {
     let component = secret.labels().get(labels::COMPONENT)?;
     [Component::Record, Component::Pin]
         .iter()

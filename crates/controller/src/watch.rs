@@ -1,6 +1,7 @@
 //! Watches with retries, and the caches that they fill.
 
 pub(crate) mod allow_lists;
+pub(crate) mod cached;
 pub(crate) mod dependents;
 pub(crate) mod dynamic;
 pub(crate) mod joined;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 
 use alustan_api::ObjectKey;
 use alustan_api::labels::{self, Component};
-use alustan_core::model::facts::sets_approval;
 use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
@@ -32,6 +32,7 @@ use tracing::{debug, warn};
 use crate::error::with_causes;
 use crate::indexed_store::{Change, Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::resource::{Guarded, Ref};
+use crate::watch::cached::{CachedSecret, cached};
 use crate::watch::dependents::DependentsIndex;
 use crate::watch::joined::Events;
 use crate::watch::joined::joined;
@@ -83,9 +84,7 @@ impl Watches {
             deleted: deleted.clone(),
         };
         let (all, dependents) = (watches.resources(), DependentsIndex::default());
-        let raw_events = watches.watched(&watcher::Config::default(), |object: &mut Guarded| {
-            object.managed_fields_mut().retain(sets_approval);
-        });
+        let raw_events = watches.watched(&watcher::Config::default(), trim::resource);
         let has_listed = move || {
             listed.send_replace(true);
         };
@@ -196,8 +195,8 @@ impl Watches {
     pub(crate) fn secrets(
         &self,
     ) -> (
-        IndexedStore<Secret>,
-        impl Stream<Item = Events<PartialObjectMeta<Secret>>> + Send + use<>,
+        IndexedStore<CachedSecret>,
+        impl Stream<Item = Events<PartialObjectMeta<CachedSecret>>> + Send + use<>,
     ) {
         let wanted = format!(
             "{}={},{} in ({})",
@@ -209,7 +208,7 @@ impl Watches {
         let wanted = watcher::Config::default().labels(&wanted);
         let resources = self.resources().store();
         let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
-        let watched = self.watched(&wanted, trim);
+        let watched = self.watched(&wanted, trim).map_ok(cached);
         let (store, writer) = indexed_store();
         let without = without_resources(self.deleted.subscribe(), store.store());
         let events = self.mirror(writer, stream::select(watched, without));
@@ -310,8 +309,8 @@ fn is_reconciled(change: &Change<Guarded>) -> bool {
 /// the watch cache.
 fn without_resources(
     deleted: broadcast::Receiver<Arc<Guarded>>,
-    secrets: Store<Secret>,
-) -> impl Stream<Item = Events<watcher::Event<Secret>>> + Send {
+    secrets: Store<CachedSecret>,
+) -> impl Stream<Item = Events<watcher::Event<CachedSecret>>> + Send {
     let deleted = stream::unfold(deleted, |mut deleted| async move {
         loop {
             match deleted.recv().await {
@@ -327,7 +326,7 @@ fn without_resources(
             .into_iter()
             .filter_map(|name| secrets.get(&ObjectRef::new(&name).within(&namespace)));
         let left_out = known.map(|secret| {
-            let mut secret = Secret::clone(&secret);
+            let mut secret = CachedSecret::clone(&secret);
             trim::remove_content(&mut secret);
             Ok(watcher::Event::Apply(secret))
         });
@@ -378,7 +377,7 @@ mod tests {
         for name in ["web-run", "web-outputs", "another-run"] {
             let secret =
                 json!({"metadata": {"name": name, "namespace": "team"}, "data": {"a": "YQ=="}});
-            let secret = serde_json::from_value(secret).unwrap();
+            let secret: CachedSecret = serde_json::from_value(secret).unwrap();
             writer.apply_watcher_event(&watcher::Event::Apply(secret));
         }
         let tf = json!({
@@ -395,7 +394,7 @@ mod tests {
         let events: Vec<_> = events.try_collect().await.unwrap();
         let left_out = events.iter().map(|event| match event {
             watcher::Event::Apply(secret) => {
-                assert!(trim::is_content_removed(secret) && secret.data.is_none());
+                assert!(trim::is_content_removed(secret) && secret.unpacked().data.is_none());
                 secret.name_any()
             }
             other => panic!("{other:?}"),

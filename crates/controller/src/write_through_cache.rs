@@ -53,7 +53,8 @@ impl<K: Indexed> WriteThroughCache<K> {
     }
 
     /// Stores an object as the API server returned it for a write.
-    pub(crate) fn record_write(&self, object: K) {
+    pub(crate) fn record_write(&self, object: impl Into<K>) {
+        let object = object.into();
         let key = ObjectRef::from_obj(&object);
         self.written
             .lock()
@@ -107,33 +108,33 @@ fn version(object: &impl Resource) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Secret;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use kube::api::PartialObjectMetaExt as _;
     use kube::runtime::watcher;
 
     use super::*;
     use crate::indexed_store::indexed_store;
+    use crate::watch::cached::CachedSecret;
 
-    fn secret(version: &str) -> Secret {
-        Secret {
+    fn secret(version: &str) -> CachedSecret {
+        CachedSecret {
             metadata: ObjectMeta {
                 name: Some("web-outputs".to_owned()),
                 namespace: Some("team".to_owned()),
                 resource_version: Some(version.to_owned()),
                 ..ObjectMeta::default()
             },
-            ..Secret::default()
+            ..CachedSecret::default()
         }
     }
 
-    fn event(version: &str) -> PartialObjectMeta<Secret> {
+    fn event(version: &str) -> PartialObjectMeta<CachedSecret> {
         secret(version).metadata.into_response_partial()
     }
 
     #[test]
     fn own_write_is_returned_until_the_watch_delivers_it() {
-        let (store, mut writer) = indexed_store::<Secret>();
+        let (store, mut writer) = indexed_store::<CachedSecret>();
         let cache = WriteThroughCache::new(store);
         let get = || {
             cache
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn object_deleted_after_own_write_is_absent_at_once() {
-        let (store, mut writer) = indexed_store::<Secret>();
+        let (store, mut writer) = indexed_store::<CachedSecret>();
         let cache = WriteThroughCache::new(store);
         cache.record_write(secret("7"));
         for event in [

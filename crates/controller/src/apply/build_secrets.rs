@@ -13,7 +13,6 @@ use crate::apply::delete::{delete_job, delete_with_uid};
 use crate::call::{StatusKind, call, has_status};
 use crate::context::Context;
 use crate::error::Error;
-use crate::observe::jobs;
 use crate::resource::{Ref, to_key};
 use crate::watch::keys::JobKey;
 use crate::watch::mapping::{is_build_secret, is_build_secret_of, owner};
@@ -27,7 +26,7 @@ pub(super) async fn create(ctx: &Context, secret: &Secret) -> Result<(), Error> 
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();
     let job = ctx.mirrors.jobs.get(&namespace, &name);
-    let Some(job) = job.filter(|job| !jobs::finished(job)) else {
+    let Some(job) = job.filter(|job| job.finished.is_none()) else {
         return Ok(());
     };
     let mut secret = secret.clone();

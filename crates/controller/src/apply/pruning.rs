@@ -299,6 +299,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::watch::cached::CachedSecret;
     use crate::watch::trim::remove_content;
 
     /// Returns the pruning of a repository. A request to its registry times out after two hours.
@@ -467,8 +468,10 @@ mod tests {
             assert_eq!(failure.reason, "PruneSkipped");
             assert!(collect_used(&stored, "other", &Memory::default()).is_ok());
         }
-        let mut without_content = Secret::clone(&secret_with(secrets::PIN, &json!({})));
+        let pin = Secret::clone(&secret_with(secrets::PIN, &json!({})));
+        let mut without_content = CachedSecret::from(pin);
         remove_content(&mut without_content);
-        assert!(collect_used(&[Arc::new(without_content)], "team", &Memory::default()).is_err());
+        let without_content = Arc::new(without_content.unpacked());
+        assert!(collect_used(&[without_content], "team", &Memory::default()).is_err());
     }
 }

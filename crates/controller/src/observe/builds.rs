@@ -9,15 +9,16 @@ use alustan_api::{ObjectKey, Reason, Terraform};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::observed::{BuildSecretSeen, BuildSeen, BuildState};
-use k8s_openapi::api::batch::v1::{Job, JobCondition};
-use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Pod, Secret};
+use k8s_openapi::api::batch::v1::JobCondition;
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::observe::job_events::{is_late, no_pod};
-use crate::observe::jobs::{finished_condition, timestamp, transition_time};
+use crate::observe::jobs::{timestamp, transition_time};
 use crate::observe::pods::{pods, reported, scheduled_at, terminated, waiting_cause};
+use crate::watch::cached::{CachedJob, CachedPod, CachedSecret};
 use crate::watch::mapping::is_build_secret_of;
 use crate::watch::trim::CONTROLLER_UID;
 
@@ -58,7 +59,7 @@ pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build>
 }
 
 /// Returns a label of `job`; empty if it is missing.
-fn label(job: &Job, key: &str) -> String {
+fn label(job: &CachedJob, key: &str) -> String {
     job.labels().get(key).cloned().unwrap_or_default()
 }
 
@@ -77,7 +78,7 @@ pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build
 pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSeen> {
     let build_namespace = ctx.settings.build_namespace_of(tf);
     let is_elsewhere = ctx.settings.builds_elsewhere(tf);
-    let is_in_build_namespace = |secret: &Secret| {
+    let is_in_build_namespace = |secret: &CachedSecret| {
         is_elsewhere && secret.metadata.namespace.as_deref() == Some(build_namespace)
     };
     let mut build_secrets = ctx.mirrors.secrets.with(&ObjectKey::of(tf));
@@ -103,7 +104,7 @@ pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSee
 
 /// Returns the state of the build `job`. If the build failed and the pod status does not have the cause, also returns the name of the pod whose
 /// log has the cause.
-fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
+fn state_of(job: &CachedJob, pod: Option<&Arc<CachedPod>>) -> (BuildState, Option<String>) {
     let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
     let prepared = pod.and_then(|pod| failed_to_prepare(pod));
     let mut log_of = None;
@@ -116,12 +117,12 @@ fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
         (None, Some(end)) => {
             let known = interruption(pod, end);
             // Use only a termination message of the runner: a tenant may choose the kaniko image, which may write any message.
-            let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(job)));
+            let known = known.or_else(|| reported(end).filter(|_| job.builds_by_runner));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
             BuildState::Failed(failure, ended_at(end))
         }
-        (None, None) => match finished_condition(job) {
+        (None, None) => match job.finished.as_deref() {
             Some(end) if end.type_ == "Complete" => BuildState::Done(transition_time(end)),
             Some(end) => BuildState::Failed(
                 lost_build_failure(&job.name_any(), end),
@@ -133,21 +134,9 @@ fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
     (state, log_of)
 }
 
-/// Whether the builder is the runner (`builder.kind: Append`).
-fn builds_by_runner(job: &Job) -> bool {
-    let pod = job
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    let mut containers = pod.into_iter().flat_map(|pod| &pod.containers);
-    let by_runner =
-        |container: &Container| container.args.as_deref() == Some(&["build".to_owned()]);
-    containers.any(by_runner)
-}
-
 /// Returns the termination state of the container that failed before the build container started: `pull` or `prepare`. The runner executes both
 /// containers.
-fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
+fn failed_to_prepare(pod: &CachedPod) -> Option<&ContainerStateTerminated> {
     [PULL_CONTAINER, PREPARE_CONTAINER]
         .into_iter()
         .filter_map(|container| terminated(pod, container))
@@ -155,16 +144,17 @@ fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
 }
 
 /// Returns the failure of a container that was terminated by a drain, an eviction or the loss of its node.
-fn interruption(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Failure> {
-    let status = pod?.status.as_ref()?;
-    let mut conditions = status.conditions.iter().flatten();
-    let disrupted = conditions
+fn interruption(pod: Option<&Arc<CachedPod>>, end: &ContainerStateTerminated) -> Option<Failure> {
+    let pod = pod?;
+    let disrupted = pod
+        .conditions
+        .iter()
         .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
         .map(|condition| condition.reason.clone().unwrap_or_default());
     let killed = (matches!(end.exit_code, 137 | 143)
         && end.reason.as_deref() != Some(OUT_OF_MEMORY))
     .then(|| format!("terminated by a signal, exit code {}", end.exit_code));
-    let cause = status.reason.clone().or(disrupted).or(killed)?;
+    let cause = pod.reason.clone().or(disrupted).or(killed)?;
     Some(Failure::transient(
         Reason::PodTerminated,
         format!("the build pod was terminated: {cause}"),
@@ -260,7 +250,7 @@ mod tests {
         };
         let failure_message = |statuses: Value| {
             let pod = json!({"metadata": {}, "status": {"initContainerStatuses": statuses}});
-            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let pod: CachedPod = serde_json::from_value(pod).unwrap();
             failed_to_prepare(&pod).map(|end| prepare_failure(end).message)
         };
         assert_eq!(failure_message(json!([ended("inject", 1)])), None);
@@ -305,7 +295,7 @@ mod tests {
             let container = json!({"name": "build", "args": ["build"]});
             let template = json!({"spec": {"containers": [container]}});
             let job = json!({"metadata": {}, "spec": {"template": template}});
-            let job: Job = serde_json::from_value(job).unwrap();
+            let job: CachedJob = serde_json::from_value(job).unwrap();
             let reason = match state_of(&job, Some(&pod)) {
                 (BuildState::Done(_), None) => None,
                 (BuildState::Failed(failure, _), None) => Some(failure.reason),

@@ -4,27 +4,15 @@ use std::sync::Arc;
 
 use alustan_api::ObjectKey;
 use alustan_api::labels::Component;
-use k8s_openapi::api::batch::v1::{Job, JobCondition};
+use k8s_openapi::api::batch::v1::JobCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::observe::pods::{has_component, has_lingering_pod};
+use crate::watch::cached::CachedJob;
 use crate::watch::keys::JobKey;
-
-/// Whether `job` has condition `Complete` or `Failed`.
-pub(crate) fn finished(job: &Job) -> bool {
-    finished_condition(job).is_some()
-}
-
-/// Returns the condition `Complete` or `Failed` of a finished Job.
-pub(super) fn finished_condition(job: &Job) -> Option<&JobCondition> {
-    let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| {
-        condition.status == "True" && matches!(condition.type_.as_str(), "Complete" | "Failed")
-    })
-}
 
 pub(super) fn transition_time(end: &JobCondition) -> Timestamp {
     timestamp(end.last_transition_time.as_ref())
@@ -35,18 +23,18 @@ pub(super) fn timestamp(time: Option<&Time>) -> Timestamp {
 }
 
 /// Returns the finished Jobs in `namespace` that refer to the `PersistentVolumeClaim` `claim`.
-pub(crate) fn finished_users(ctx: &Context, namespace: &str, claim: &str) -> Vec<Arc<Job>> {
+pub(crate) fn finished_users(ctx: &Context, namespace: &str, claim: &str) -> Vec<Arc<CachedJob>> {
     let key = JobKey::Claim(ObjectKey::new(namespace, claim));
     let mut users = ctx.mirrors.jobs.with(&key);
-    users.retain(|job| finished(job));
+    users.retain(|job| job.finished.is_some());
     users
 }
 
 /// Whether `job` is a run or build that has not ended. A Job with a lingering pod counts as ended ([`has_lingering_pod`]).
-pub(crate) fn is_running(ctx: &Context, job: &Job) -> bool {
+pub(crate) fn is_running(ctx: &Context, job: &CachedJob) -> bool {
     let kinds = [Component::Run, Component::Build];
     let is_ours = kinds
         .into_iter()
         .any(|kind| has_component(job.labels(), kind));
-    is_ours && !finished(job) && !has_lingering_pod(ctx, job)
+    is_ours && job.finished.is_none() && !has_lingering_pod(ctx, job)
 }

@@ -10,8 +10,7 @@ use alustan_core::model::progress;
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use alustan_core::observed::Waiting;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
@@ -20,17 +19,18 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
+use crate::watch::cached::{CachedContainer, CachedJob, CachedPod};
 use crate::watch::keys::PodKey;
 use crate::watch::trim::JOB_NAME;
 
 /// Returns the pods of Job `job` that belong to `tf`.
-pub(super) fn own_pods(ctx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>> {
+pub(super) fn own_pods(ctx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<CachedPod>> {
     let mut pods = pods(ctx, &tf.namespace().unwrap_or_default(), job);
     pods.retain(|pod| is_made_for(tf, &**pod));
     pods
 }
 
-pub(super) fn pods(ctx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
+pub(super) fn pods(ctx: &Context, namespace: &str, job: &str) -> Vec<Arc<CachedPod>> {
     let key = PodKey::Job(ObjectKey::new(namespace, job));
     ctx.mirrors.pods.with(&key)
 }
@@ -44,7 +44,7 @@ pub(super) fn living_pods(ctx: &Context, tf: &Terraform, uid: &str) -> Vec<Strin
 }
 
 /// Whether `pod` is the pod of a run, and its engine container may still run.
-pub(crate) fn is_living_run(pod: &Pod) -> bool {
+pub(crate) fn is_living_run(pod: &CachedPod) -> bool {
     has_component(pod.labels(), Component::Run) && alive(pod)
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn has_living_pod(
     tf: &Terraform,
     job: &str,
 ) -> Result<bool, Error> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), &tf.namespace().unwrap_or_default());
+    let api: Api<CachedPod> = Api::namespaced(client.clone(), &tf.namespace().unwrap_or_default());
     let parameters = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
     let pods = call(
         &format!("list the pods of Job {job}"),
@@ -68,21 +68,18 @@ pub(super) async fn has_living_pod(
 }
 
 /// Whether a pod of `job` [`lingers`].
-pub(super) fn has_lingering_pod(ctx: &Context, job: &Job) -> bool {
+pub(super) fn has_lingering_pod(ctx: &Context, job: &CachedJob) -> bool {
     let pods = pods(ctx, &job.namespace().unwrap_or_default(), &job.name_any());
     pods.iter().any(|pod| lingers(pod))
 }
 
 /// Whether the container of a run or a build has terminated, but another container of its pod still runs. Ignores native sidecars: they are init
 /// containers, and the kubelet terminates them.
-fn lingers(pod: &Pod) -> bool {
+fn lingers(pod: &CachedPod) -> bool {
     let has_work_ended = engine_ended(pod) || terminated(pod, BUILD_CONTAINER).is_some();
-    let containers = pod
-        .status
+    let mut states = pod
+        .containers
         .iter()
-        .flat_map(|status| &status.container_statuses);
-    let mut states = containers
-        .flatten()
         .filter_map(|container| container.state.as_ref());
     is_pending_or_running(pod) && has_work_ended && states.any(|state| state.terminated.is_none())
 }
@@ -93,35 +90,29 @@ pub(super) fn has_component(labels: &BTreeMap<String, String>, component: Compon
 }
 
 /// Whether the engine container of a run pod may still run.
-pub(super) fn alive(pod: &Pod) -> bool {
+pub(super) fn alive(pod: &CachedPod) -> bool {
     is_pending_or_running(pod) && !engine_ended(pod)
 }
 
-pub(super) fn engine_ended(pod: &Pod) -> bool {
+pub(super) fn engine_ended(pod: &CachedPod) -> bool {
     terminated(pod, ENGINE_CONTAINER).is_some()
 }
 
-fn is_pending_or_running(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    !matches!(phase, Some("Succeeded" | "Failed"))
+fn is_pending_or_running(pod: &CachedPod) -> bool {
+    !matches!(pod.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    pod.status.iter().flat_map(|status| {
-        let init = status.init_container_statuses.iter().flatten();
-        init.chain(status.container_statuses.iter().flatten())
-    })
+/// Returns the init containers and the containers of `pod`.
+fn containers(pod: &CachedPod) -> impl Iterator<Item = &CachedContainer> {
+    pod.init_containers.iter().chain(&pod.containers)
 }
 
 pub(super) fn terminated<'a>(
-    pod: &'a Pod,
+    pod: &'a CachedPod,
     container: &str,
 ) -> Option<&'a ContainerStateTerminated> {
-    statuses(pod)
-        .find(|status| status.name == container)?
+    containers(pod)
+        .find(|candidate| candidate.name == container)?
         .state
         .as_ref()?
         .terminated
@@ -130,9 +121,9 @@ pub(super) fn terminated<'a>(
 
 /// Returns why a pod does not start. `ContainerCreating` is not a cause. The kubelet alternates between `ErrImagePull` and
 /// `ImagePullBackOff` for an image that it cannot pull; both become `ImagePullBackOff`.
-pub(super) fn waiting_cause(pod: &Pod) -> Option<Waiting> {
-    let waiting = statuses(pod).find_map(|status| {
-        let waiting = status.state.as_ref()?.waiting.as_ref()?;
+pub(super) fn waiting_cause(pod: &CachedPod) -> Option<Waiting> {
+    let waiting = containers(pod).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
         let reason = match waiting.reason.as_deref()? {
             "ContainerCreating" | "PodInitializing" => return None,
             reason if reason == Reason::ErrImagePull.as_str() => Reason::ImagePullBackOff.as_str(),
@@ -144,8 +135,8 @@ pub(super) fn waiting_cause(pod: &Pod) -> Option<Waiting> {
         })
     });
     waiting.or_else(|| {
-        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-        let unscheduled = conditions
+        let unscheduled = pod
+            .conditions
             .iter()
             .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
         let reason = unscheduled
@@ -160,25 +151,24 @@ pub(super) fn waiting_cause(pod: &Pod) -> Option<Waiting> {
 }
 
 /// Returns the time at which `pod` was assigned to a node.
-pub(super) fn scheduled_at(pod: &Pod) -> Option<Timestamp> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let scheduled = conditions
+pub(super) fn scheduled_at(pod: &CachedPod) -> Option<Timestamp> {
+    let scheduled = pod
+        .conditions
         .iter()
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "True")?;
     scheduled.last_transition_time.as_ref().map(|at| at.0)
 }
 
 /// Returns how a pod failed: its status reason, or the exit code of its first failed container.
-pub(super) fn ended(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    if let Some(reason) = &status.reason {
+pub(super) fn ended(pod: &CachedPod) -> Option<String> {
+    if let Some(reason) = &pod.reason {
         return Some(format!(
             "{reason}: {}",
-            status.message.as_deref().unwrap_or_default()
+            pod.message.as_deref().unwrap_or_default()
         ));
     }
-    statuses(pod).find_map(|status| {
-        let end = status.state.as_ref()?.terminated.as_ref()?;
+    containers(pod).find_map(|container| {
+        let end = container.state.as_ref()?.terminated.as_ref()?;
         let reason = end.reason.as_deref().unwrap_or("Error");
         let report =
             reported(end).map(|failure| format!(": {}: {}", failure.reason, failure.message));
@@ -201,7 +191,7 @@ mod tests {
     use crate::fake_api;
 
     /// Returns a pod with phase `Running`. `containers` and `init_containers` have the states of its containers, by name.
-    fn pod(containers: Value, init_containers: Value) -> Pod {
+    fn pod(containers: Value, init_containers: Value) -> CachedPod {
         let statuses = |states: Value| -> Vec<Value> {
             let named = states.as_object().unwrap().clone().into_iter();
             let status = |(name, state): (String, Value)| {
@@ -281,7 +271,7 @@ mod tests {
             let condition =
                 json!({"type": "PodScheduled", "status": is_scheduled, "lastTransitionTime": at});
             let pod = json!({"metadata": {}, "status": {"conditions": [condition]}});
-            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let pod: CachedPod = serde_json::from_value(pod).unwrap();
             assert_eq!(scheduled_at(&pod), wanted);
         }
     }

@@ -8,7 +8,6 @@ use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
 use alustan_core::job_retention::FinishedJob;
 use alustan_core::observed::{JobSeen, OwnJob};
-use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use kube::api::Api;
 
@@ -16,12 +15,13 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::job_events::{is_late, no_pod};
-use crate::observe::jobs::{finished, timestamp};
+use crate::observe::jobs::timestamp;
 use crate::observe::pods::{
     alive, ended, engine_ended, has_component, has_lingering_pod, has_living_pod, is_living_run,
     own_pods, scheduled_at, waiting_cause,
 };
 use crate::resource::{is_made_for, to_key};
+use crate::watch::cached::CachedJob;
 use crate::watch::keys::{JobKey, PodKey};
 use crate::watch::mapping::owner;
 use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
@@ -39,7 +39,7 @@ pub(super) async fn run(
     let pods_alive = pods.iter().any(|pod| alive(pod));
     let mut job = ctx.mirrors.jobs.get(&namespace, name);
     if job.is_none() && claimed {
-        let api: Api<Job> = Api::namespaced(ctx.client.clone(), &namespace);
+        let api: Api<CachedJob> = Api::namespaced(ctx.client.clone(), &namespace);
         job = call(&format!("read Job {name}"), api.get_opt(name))
             .await?
             .map(Arc::new);
@@ -61,12 +61,12 @@ pub(super) async fn run(
     let uid = job.uid().unwrap_or_default();
     let mut waiting = pods.iter().find_map(|pod| waiting_cause(pod));
     let created_at = timestamp(job.creation_timestamp().as_ref());
-    if pods.is_empty() && !finished(&job) && is_late(created_at, ctx.clock.now()) {
+    if pods.is_empty() && job.finished.is_none() && is_late(created_at, ctx.clock.now()) {
         waiting = no_pod(&ctx.client, &namespace, &uid).await;
     }
     Ok(Some(JobSeen {
         uid,
-        finished: finished(&job) || has_engine_ended,
+        finished: job.finished.is_some() || has_engine_ended,
         has_pod: !pods.is_empty(),
         scheduled_at: pods.iter().filter_map(|pod| scheduled_at(pod)).max(),
         pods_alive,
@@ -105,11 +105,11 @@ pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
     });
     let retention = ctx.job_retention.lock();
     let existing_jobs = jobs.iter().map(|job| {
-        let lingers = !finished(job) && has_lingering_pod(ctx, job);
+        let lingers = job.finished.is_none() && has_lingering_pod(ctx, job);
         let uid = job.uid().unwrap_or_default();
         OwnJob {
             name: job.name_any(),
-            finished: finished(job) || lingers,
+            finished: job.finished.is_some() || lingers,
             lingers,
             is_beyond_limit: retention.is_marked(&uid),
             uid,
@@ -126,7 +126,7 @@ pub(crate) fn finished_jobs(ctx: &Context) -> Vec<FinishedJob> {
     let jobs = ctx
         .mirrors
         .jobs
-        .filter(|job| has_component(job.labels(), Component::Run) && finished(job));
+        .filter(|job| has_component(job.labels(), Component::Run) && job.finished.is_some());
     jobs.iter()
         .filter_map(|job| finished_job(ctx, job))
         .collect()
@@ -134,7 +134,7 @@ pub(crate) fn finished_jobs(ctx: &Context) -> Vec<FinishedJob> {
 
 /// Returns the finished run Job `job`. `None` if its resource does not exist or has no run with the name of the Job, because users may create
 /// Jobs with the labels of the operator.
-fn finished_job(ctx: &Context, job: &Job) -> Option<FinishedJob> {
+fn finished_job(ctx: &Context, job: &CachedJob) -> Option<FinishedJob> {
     let resource = owner(&ctx.settings, job)?;
     let stored = ctx.resources.get(&resource)?;
     let tf = stored.0.as_ref().ok()?;

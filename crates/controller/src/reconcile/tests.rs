@@ -14,12 +14,12 @@ use alustan_core::queue::Class;
 use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
 use clap::Parser as _;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -45,6 +45,7 @@ use crate::remote::push_request::PushRequest;
 use crate::resource::{Guarded, Ref};
 use crate::slots::{resources_with_runs, running_class};
 use crate::status::{STATUS_DELAY, report};
+use crate::watch::cached::{CachedJob, CachedPod};
 use crate::watch::mapping::LISTS;
 use crate::write_through_cache::WriteThroughCache;
 
@@ -60,8 +61,8 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
 
 /// Watch caches of the operator.
 struct Stores {
-    jobs: IndexedStore<Job>,
-    pods: IndexedStore<Pod>,
+    jobs: IndexedStore<CachedJob>,
+    pods: IndexedStore<CachedPod>,
     resources: IndexedStore<Guarded>,
 }
 
@@ -423,7 +424,7 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
 }
 
 /// Returns an unfinished Job with the labels of a run of the resource `name` with this uid.
-fn unfinished_job(job: &str, name: &str, uid: &str) -> Job {
+fn unfinished_job<J: DeserializeOwned>(job: &str, name: &str, uid: &str) -> J {
     let labels = labels::of(name, uid, Component::Run);
     let job = json!({"metadata": {"name": job, "namespace": "team", "labels": labels}});
     serde_json::from_value(job).unwrap()
@@ -576,7 +577,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
         ctx.dispatcher.holds_slot(&key)
     };
     assert!(!holds_after_reconcile().await);
-    let job = unfinished_job("web-apply-1", "web", "u");
+    let job: CachedJob = unfinished_job("web-apply-1", "web", "u");
     job_writer.apply(Event::Apply(job.clone()));
     assert!(holds_after_reconcile().await, "its Job is unfinished");
     job_writer.apply(Event::Delete(job));
@@ -585,7 +586,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
         "metadata": {"name": "web-apply-1-x", "namespace": "team", "labels": labels(Component::Run)},
         "status": {"phase": "Running"},
     });
-    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let pod: CachedPod = serde_json::from_value(pod).unwrap();
     pod_writer.apply(Event::Apply(pod));
     assert!(holds_after_reconcile().await, "its pod lives");
 }

@@ -10,8 +10,7 @@ use alustan_core::model::image;
 use alustan_core::observed::{Answer, SourceSeen};
 use alustan_source::{CommitId, Revision};
 use clap::Parser as _;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::PartialObjectMeta;
@@ -30,6 +29,7 @@ use crate::remote::polled_cache::{SendQuery, SendQueryWith};
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries;
 use crate::resource::{Guarded, Ref};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::mapping::LISTS;
 use crate::write_through_cache::WriteThroughCache;
 
@@ -98,11 +98,11 @@ fn mirror<K: Indexed>() -> (IndexedStore<K>, Mirror<K>) {
 /// A process of the operator.
 pub(super) struct Operator {
     pub(super) ctx: Arc<Context>,
-    secrets: Mirror<Secret>,
+    secrets: Mirror<CachedSecret>,
     config_maps: Mirror<PartialObjectMeta<ConfigMap>>,
-    claims: Mirror<PersistentVolumeClaim>,
-    jobs: Mirror<Job>,
-    pods: Mirror<Pod>,
+    claims: Mirror<CachedClaim>,
+    jobs: Mirror<CachedJob>,
+    pods: Mirror<CachedPod>,
     resources: Mirror<Guarded>,
     _folder: tempfile::TempDir,
 }
@@ -150,8 +150,8 @@ impl Operator {
 
     /// Delivers the objects of the cluster, as the watches do.
     pub(super) fn sync(&mut self, cluster: &MemoryCluster) {
-        let secrets = cluster.all::<Secret>("secrets");
-        let is_managed = |secret: &Secret| secret.labels().contains_key(labels::MANAGED_BY);
+        let secrets = cluster.all::<CachedSecret>("secrets");
+        let is_managed = |secret: &CachedSecret| secret.labels().contains_key(labels::MANAGED_BY);
         let existing: BTreeSet<String> = secrets.iter().map(ResourceExt::name_any).collect();
         for name in ["web-run", "web-report", "web-pin", "web-outputs"] {
             if !existing.contains(name) {

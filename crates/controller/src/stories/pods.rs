@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::operator::Remote;
 use crate::memory_cluster::MemoryCluster;
-use crate::observe::jobs;
+use crate::watch::cached::CachedJob;
 use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
 
 /// Configuration of a run.
@@ -105,7 +105,7 @@ impl Pods {
                 pod.stage = Stage::Ended;
             }
         }
-        for job in jobs.iter().filter(|job| !jobs::finished(job)) {
+        for job in jobs.iter().filter(|job| !is_finished(job)) {
             let (name, uid) = (job.name_any(), job.uid().unwrap());
             if cluster.get::<Value>("pods", &format!("{name}-0")).is_some() {
                 continue;
@@ -135,7 +135,7 @@ impl Pods {
     ) -> bool {
         self.sync(cluster);
         let jobs = cluster.all::<Job>("jobs");
-        let active = jobs.iter().filter(|job| !jobs::finished(job));
+        let active = jobs.iter().filter(|job| !is_finished(job));
         let mut has_ended = false;
         for job in active {
             let Some(tag) = job.labels().get(IMAGE_TAG) else {
@@ -432,6 +432,10 @@ impl Run<'_> {
 
 fn bytes(value: &impl Serialize) -> ByteString {
     ByteString(serde_json::to_vec(value).unwrap())
+}
+
+fn is_finished(job: &Job) -> bool {
+    CachedJob::from(job.clone()).finished.is_some()
 }
 
 /// Returns the running pod of `job`.

@@ -5,13 +5,13 @@ use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::{named_references, outputs_refs};
 use alustan_core::model::state_conflict;
 use alustan_source::RepositoryUrl;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use crate::indexed_store::Indexed;
 use crate::resource::Guarded;
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::mapping::is_build_secret;
 use crate::watch::trim::JOB_NAME;
 
@@ -102,7 +102,7 @@ pub(crate) enum JobKey {
     BuildOf(ObjectKey),
 }
 
-impl Indexed for Job {
+impl Indexed for CachedJob {
     type Key = JobKey;
 
     fn keys(&self) -> Vec<JobKey> {
@@ -115,22 +115,10 @@ impl Indexed for Job {
             .get(labels::NAMESPACE)
             .zip(labels.get(labels::NAME))
             .map(|(namespace, name)| JobKey::BuildOf(ObjectKey::new(namespace, name)));
-        let claims = claims(self).map(|claim| JobKey::Claim(ObjectKey::new(&namespace, claim)));
+        let claims = self.claims.iter();
+        let claims = claims.map(|claim| JobKey::Claim(ObjectKey::new(&namespace, claim)));
         resource.into_iter().chain(build_of).chain(claims).collect()
     }
-}
-
-/// Returns the names of the `PersistentVolumeClaim`s that `job` mounts.
-fn claims(job: &Job) -> impl Iterator<Item = &str> {
-    let pod = job
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    pod.and_then(|pod| pod.volumes.as_ref())
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|source| source.claim_name.as_str())
 }
 
 /// Key of a pod.
@@ -142,7 +130,7 @@ pub(crate) enum PodKey {
     Job(ObjectKey),
 }
 
-impl Indexed for Pod {
+impl Indexed for CachedPod {
     type Key = PodKey;
 
     fn keys(&self) -> Vec<PodKey> {
@@ -158,7 +146,7 @@ impl Indexed for Pod {
     }
 }
 
-impl Indexed for Secret {
+impl Indexed for CachedSecret {
     /// Resource of a build Secret. Other Secrets have no keys.
     type Key = ObjectKey;
 
@@ -185,7 +173,7 @@ impl Indexed for PartialObjectMeta<ConfigMap> {
 }
 
 /// Objects that are only looked up by name.
-impl Indexed for PersistentVolumeClaim {
+impl Indexed for CachedClaim {
     type Key = ();
 
     fn keys(&self) -> Vec<()> {

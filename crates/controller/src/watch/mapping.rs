@@ -8,7 +8,6 @@ use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::followers;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
@@ -114,7 +113,7 @@ pub(crate) fn followers_of(
 pub(crate) fn consumers_of_outputs(
     settings: &Settings,
     resources: &IndexedStore<Guarded>,
-    secret: &PartialObjectMeta<Secret>,
+    secret: &impl Resource,
 ) -> Vec<Ref> {
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);

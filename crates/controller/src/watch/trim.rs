@@ -4,17 +4,16 @@
 use alustan_api::labels::{self, Component};
 use alustan_api::names;
 use alustan_api::run::key;
+use alustan_core::model::facts::sets_approval;
 use alustan_core::objects::outputs;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, PersistentVolumeClaim, Pod, PodSpec, Secret, Volume,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
 use kube::{Resource as _, ResourceExt};
 
 use crate::resource::{Guarded, Ref};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::mapping::is_build_secret;
 
 /// Maximum size of the result in a run report, in bytes of JSON. Larger results are not read. Runners write much smaller results.
@@ -45,6 +44,9 @@ const ANNOTATIONS: [&str; 3] = [
     labels::JSON_OUTPUTS,
     labels::SENSITIVE_OUTPUTS,
 ];
+/// Prefix of the annotations of `Terraform` resources that reconciles read. Annotation `kubectl.kubernetes.io/last-applied-configuration`
+/// repeats the spec.
+const OWN_PREFIX: &str = "alustan.io/";
 /// Annotation of a Secret whose content is missing in the watch cache. The Secret in the cluster does not have this annotation.
 const CONTENT_REMOVED: &str = "alustan.io/left-out";
 
@@ -58,8 +60,6 @@ pub(crate) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 const MAX_OWNERS: usize = 10;
 /// Maximum length of a name, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
 const MAX_NAME_BYTES: usize = 253;
-/// Maximum number of volumes per Job in the watch cache. Further volumes are removed.
-const MAX_VOLUMES: usize = 30;
 
 /// Removes metadata that no reconcile reads. Also removes owner references with a field longer than [`MAX_NAME_BYTES`], and keeps at most
 /// [`MAX_OWNERS`].
@@ -80,45 +80,28 @@ fn metadata(meta: &mut ObjectMeta) {
     }
 }
 
-/// Trims a Job. Of its pod template, keeps the `PersistentVolumeClaim`s of the volumes and the arguments of the builder container.
-pub(crate) fn job(job: &mut Job) {
+/// Removes the metadata of a `Terraform` resource that no reconcile reads.
+pub(crate) fn resource(resource: &mut Guarded) {
+    let metadata = resource.meta_mut();
+    metadata.managed_fields = metadata.managed_fields.take().map(|mut entries| {
+        entries.retain(sets_approval);
+        entries.shrink_to_fit();
+        entries
+    });
+    metadata.annotations = metadata.annotations.take().and_then(|mut annotations| {
+        annotations.retain(|name, _| name.starts_with(OWN_PREFIX));
+        (!annotations.is_empty()).then_some(annotations)
+    });
+}
+
+/// Removes the metadata of a Job that no reconcile reads.
+pub(crate) fn job(job: &mut CachedJob) {
     let annotations = job.metadata.annotations.take();
     metadata(&mut job.metadata);
     let inputs_annotation =
         annotations.and_then(|mut annotations| annotations.remove_entry(labels::INPUTS));
     let inputs_annotation = inputs_annotation.filter(|(_, digest)| digest.len() <= MAX_NAME_BYTES);
     job.metadata.annotations = inputs_annotation.map(|entry| [entry].into());
-    let Some(spec) = &mut job.spec else {
-        return;
-    };
-    spec.selector = None;
-    spec.template.metadata = None;
-    spec.template.spec = spec.template.spec.take().map(|pod| {
-        let claim_volumes = pod.volumes.into_iter().flatten().filter_map(|volume| {
-            Some(Volume {
-                persistent_volume_claim: Some(volume.persistent_volume_claim?),
-                ..Volume::default()
-            })
-        });
-        let is_builder =
-            |container: &Container| container.args.as_deref() == Some(&["build".to_owned()]);
-        let builder = pod
-            .containers
-            .iter()
-            .find(|container| is_builder(container));
-        PodSpec {
-            volumes: Some(claim_volumes.take(MAX_VOLUMES).collect()),
-            containers: builder
-                .map(|container| {
-                    vec![Container {
-                        args: container.args.clone(),
-                        ..Container::default()
-                    }]
-                })
-                .unwrap_or_default(),
-            ..PodSpec::default()
-        }
-    });
 }
 
 /// Removes the metadata of a `ConfigMap` that no reconcile reads.
@@ -126,16 +109,14 @@ pub(crate) fn config_map(map: &mut PartialObjectMeta<ConfigMap>) {
     metadata(&mut map.metadata);
 }
 
-/// Removes the spec of a pod, and the metadata that no reconcile reads.
-pub(crate) fn pod(pod: &mut Pod) {
+/// Removes the metadata of a pod that no reconcile reads.
+pub(crate) fn pod(pod: &mut CachedPod) {
     metadata(&mut pod.metadata);
-    pod.spec = None;
 }
 
-/// Removes the spec of a `PersistentVolumeClaim`, and the metadata that no reconcile reads.
-pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
+/// Removes the metadata of a `PersistentVolumeClaim` that no reconcile reads.
+pub(crate) fn claim(claim: &mut CachedClaim) {
     metadata(&mut claim.metadata);
-    claim.spec = None;
 }
 
 /// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see
@@ -149,7 +130,8 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
         return;
     }
     if !has_resource(secret, resources) {
-        remove_content(secret);
+        secret.data = None;
+        mark_content_removed(&mut secret.metadata);
         return;
     }
     secret.metadata.annotations = annotations.map(|mut annotations| {
@@ -183,14 +165,18 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
 }
 
 /// Removes the content of a Secret and marks it with [`CONTENT_REMOVED`].
-pub(crate) fn remove_content(secret: &mut Secret) {
-    secret.data = None;
-    secret.metadata.annotations = Some([(CONTENT_REMOVED.to_owned(), String::new())].into());
+pub(crate) fn remove_content(secret: &mut CachedSecret) {
+    secret.clear();
+    mark_content_removed(&mut secret.metadata);
+}
+
+fn mark_content_removed(metadata: &mut ObjectMeta) {
+    metadata.annotations = Some([(CONTENT_REMOVED.to_owned(), String::new())].into());
 }
 
 /// Whether the content of `secret` was removed from the watch cache, because its resource was not known when the Secret arrived, or was
 /// deleted later. If the resource has been created since, the reconcile of the resource reads the Secret from the API server.
-pub(crate) fn is_content_removed(secret: &Secret) -> bool {
+pub(crate) fn is_content_removed(secret: &impl ResourceExt) -> bool {
     secret.annotations().contains_key(CONTENT_REMOVED)
 }
 
@@ -220,7 +206,7 @@ fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
 }
 
 /// Returns the name that a run record, a run report or a pin with these labels must have. `None` for other Secrets.
-pub(crate) fn expected_name(secret: &Secret) -> Option<String> {
+pub(crate) fn expected_name(secret: &impl ResourceExt) -> Option<String> {
     let labels = secret.labels();
     let (resource_name, component) = (labels.get(labels::NAME)?, labels.get(labels::COMPONENT)?);
     let expected_names = [
@@ -244,6 +230,8 @@ fn is_read(name: &str, size: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use k8s_openapi::ByteString;
     use kube::runtime::{reflector, watcher};
     use serde_json::json;
@@ -357,6 +345,28 @@ mod tests {
     }
 
     #[test]
+    fn annotations_of_other_tools_are_removed_from_resources() {
+        let last_applied = ("kubectl.kubernetes.io/last-applied-configuration", "{}");
+        for (annotations, kept) in [
+            (vec![last_applied], None),
+            (
+                vec![last_applied, (alustan_api::RECONCILE_AT, "1")],
+                Some(1),
+            ),
+        ] {
+            let annotations: BTreeMap<_, _> = annotations.into_iter().collect();
+            let tf = json!({
+                "metadata": {"name": "web", "annotations": annotations},
+                "spec": {"gitRepo": {"url": "https://git.test/a"}, "containerRegistry": {"imageName": "registry.test/a"}},
+            });
+            let mut resource: Guarded = serde_json::from_value(tf).unwrap();
+            super::resource(&mut resource);
+            let annotations = resource.meta().annotations.as_ref();
+            assert_eq!(annotations.map(BTreeMap::len), kept);
+        }
+    }
+
+    #[test]
     fn jobs_and_pods_keep_only_fields_that_are_read() {
         let long = "x".repeat(100_000);
         let labels = json!({labels::NAME: "web", "alustan.io/x": "y"});
@@ -378,26 +388,23 @@ mod tests {
             "containers": containers, "volumes": [claim, {"name": "e", "emptyDir": {}}],
         });
         let status = json!({"phase": "Running"});
-        let mut pod: Pod =
+        let mut pod: CachedPod =
             serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status}))
                 .unwrap();
         super::pod(&mut pod);
         let meta = json!({
             "name": "web-apply-1", "labels": {labels::NAME: "web"}, "ownerReferences": [owner("web")],
         });
-        let expected =
-            json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "status": status});
-        assert_eq!(serde_json::to_value(pod).unwrap(), expected);
+        assert_eq!(serde_json::to_value(pod.metadata).unwrap(), meta);
+        assert_eq!(pod.phase.as_deref(), Some("Running"));
         let spec = json!({"template": {"metadata": metadata, "spec": spec}});
-        let mut job: Job =
+        let mut job: CachedJob =
             serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
         super::job(&mut job);
         let mut meta = meta;
         meta["annotations"] = json!({labels::INPUTS: "digest"});
-        let job = serde_json::to_value(job).unwrap();
-        assert_eq!(job["metadata"], meta);
-        let claims = json!([{"name": "", "persistentVolumeClaim": {"claimName": "web-cache"}}]);
-        let spec = json!({"containers": [{"name": "", "args": ["build"]}], "volumes": claims});
-        assert_eq!(job["spec"], json!({"template": {"spec": spec}}));
+        assert_eq!(serde_json::to_value(job.metadata).unwrap(), meta);
+        assert_eq!(job.claims, ["web-cache"]);
+        assert!(job.builds_by_runner);
     }
 }

@@ -160,5 +160,5 @@ impl Dependencies<'_> {
 pub(super) fn outputs_secret(ctx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
     let namespace = tf.namespace().unwrap_or_default();
     let secret = ctx.mirrors.known_secret(&namespace, &outputs::name(tf));
-    secret.filter(|secret| is_made_for(tf, &**secret) && !is_content_removed(secret))
+    secret.filter(|secret| is_made_for(tf, &**secret) && !is_content_removed(&**secret))
 }
