@@ -19,6 +19,7 @@ use crate::resource::{Guarded, Ref, to_key};
 use crate::slots;
 use crate::unreadable;
 use crate::watch::mapping::LISTS;
+use crate::write_through_cache::version;
 
 /// Reconciles `object` and records metrics.
 ///
@@ -72,6 +73,7 @@ async fn reconcile_existing(
             (tf, Some(unreadable::failure(&invalid.error)))
         }
     };
+    ctx.memory.drop_watched_status(resource, version(&tf));
     if let Some(last_status) = ctx.memory.status(resource) {
         tf.status = Some(last_status);
     }

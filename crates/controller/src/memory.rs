@@ -26,8 +26,8 @@ pub(crate) struct Memory {
 #[derive(Default)]
 pub(crate) struct ResourceState {
     uid: Option<String>,
-    /// Last written status.
-    status: Option<TerraformStatus>,
+    /// Last written status, until the watch cache has it.
+    status: Option<Box<WrittenStatus>>,
     /// Time of the last change of the status.
     status_at: Option<Timestamp>,
     source: Option<(String, SourceSeen)>,
@@ -45,6 +45,12 @@ pub(crate) struct ResourceState {
     published_events: HashMap<String, String>,
     /// Resource version of the last write of the run record by this process.
     record_version: Option<String>,
+}
+
+struct WrittenStatus {
+    status: TerraformStatus,
+    /// Resource version of the write. `None` if this process only reported the status, and another client writes it, or nobody.
+    version: Option<u64>,
 }
 
 impl Memory {
@@ -81,17 +87,35 @@ impl Memory {
         failure
     }
 
-    /// Returns the last written status of `resource`.
+    /// Returns the last written status of `resource`. `None` if the watch cache has this status or a later one.
     pub(crate) fn status(&self, resource: &Ref) -> Option<TerraformStatus> {
-        self.with_state(resource, |memory| memory.status.clone())
+        self.with_state(resource, |memory| {
+            let written = memory.status.as_deref()?;
+            Some(written.status.clone())
+        })
     }
 
-    /// Stores the status of `resource` that is written at `now`.
-    pub(crate) fn set_status(&self, resource: &Ref, status: TerraformStatus, now: Timestamp) {
+    /// Stores the changed status of `resource` that is written at `now`. `version`: resource version of the write.
+    pub(crate) fn set_status(
+        &self,
+        resource: &Ref,
+        status: TerraformStatus,
+        version: Option<u64>,
+        now: Timestamp,
+    ) {
         self.with_state(resource, |memory| {
-            if memory.status.as_ref() != Some(&status) {
-                memory.status = Some(status);
-                memory.status_at = Some(now);
+            memory.status = Some(Box::new(WrittenStatus { status, version }));
+            memory.status_at = Some(now);
+        });
+    }
+
+    /// Drops the last written status of `resource` if the watch cache has it: `version` is the resource version of the resource in the
+    /// watch cache. So the status of an idle resource is kept once.
+    pub(crate) fn drop_watched_status(&self, resource: &Ref, version: u64) {
+        self.with_state(resource, |memory| {
+            let written = memory.status.as_deref().and_then(|written| written.version);
+            if written.is_some_and(|written| written <= version) {
+                memory.status = None;
             }
         });
     }
@@ -259,6 +283,25 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_status_is_dropped_once_the_watch_has_it() {
+        let (memory, web) = (Memory::default(), Ref::new("web").within("team"));
+        let is_kept_at = |written: Option<u64>, watched: u64| {
+            memory.set_status(
+                &web,
+                TerraformStatus::default(),
+                written,
+                Timestamp::UNIX_EPOCH,
+            );
+            memory.drop_watched_status(&web, watched);
+            memory.status(&web).is_some()
+        };
+        assert!(is_kept_at(Some(8), 7));
+        assert!(!is_kept_at(Some(8), 8));
+        assert!(!is_kept_at(Some(8), 9));
+        assert!(is_kept_at(None, 9), "another client writes the status");
+    }
 
     #[test]
     fn label_of_a_namespace_is_known_for_a_limited_time() {

@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
 use crate::reconciliation::Reconciliation;
+use crate::write_through_cache::version;
 
 /// Time after a change of the status during which a status that only reports a pending query is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
@@ -43,12 +44,16 @@ pub(crate) async fn report(
     ctx.notifier.notify(resource, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
-        if reconciliation.unreadable.is_none() && ctx.driver == Driver::Native {
-            write(ctx, tf, &status).await?;
-        }
+        let writes = reconciliation.unreadable.is_none() && ctx.driver == Driver::Native;
+        let written_version = if writes {
+            Some(write(ctx, tf, &status).await?)
+        } else {
+            None
+        };
         publish_events(ctx, tf, &status).await;
+        ctx.memory
+            .set_status(resource, status, written_version, ctx.clock.now());
     }
-    ctx.memory.set_status(resource, status, ctx.clock.now());
     Ok(None)
 }
 
@@ -65,7 +70,8 @@ fn is_transitional(reconciliation: &Reconciliation<'_>, status: &TerraformStatus
             .has_new_status(resource, STATUS_DELAY, ctx.clock.now())
 }
 
-async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {
+/// Writes the status. Returns the resource version of the write.
+async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<u64, Error> {
     let api: Api<Terraform> =
         Api::namespaced(ctx.client.clone(), &tf.namespace().unwrap_or_default());
     let body = json!({
@@ -88,16 +94,16 @@ async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Resul
         }
         written => written?,
     };
-    let Some(stale_fields) = written
-        .status
-        .and_then(|written| stale_fields_patch(&written, status))
+    let written_status = written.status.as_ref();
+    let Some(stale_fields) = written_status.and_then(|written| stale_fields_patch(written, status))
     else {
-        return Ok(());
+        return Ok(version(&written));
     };
     let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": stale_fields}));
     let parameters = PatchParams::default();
     let cleared = api.patch_status(&name, &parameters, &patch);
-    call("clear the status", cleared).await.map(drop)
+    let cleared = call("clear the status", cleared).await?;
+    Ok(version(&cleared))
 }
 
 /// Returns the merge patch that replaces the status of `tf` by `status`.

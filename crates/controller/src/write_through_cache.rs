@@ -97,7 +97,7 @@ impl<K: Indexed> WriteThroughCache<K> {
 
 /// Returns the resource version as an integer. Resource versions of one kind of object are increasing integers
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
-fn version(object: &impl Resource) -> u64 {
+pub(crate) fn version(object: &impl Resource) -> u64 {
     object
         .meta()
         .resource_version

@@ -677,7 +677,7 @@ async fn resource_created_again_inherits_no_memory() {
     let web = Ref::new("web").within("team");
     reconcile_at("u").await;
     let memory = &ctx.memory;
-    memory.set_status(&web, TerraformStatus::default(), Timestamp::now());
+    memory.set_status(&web, TerraformStatus::default(), None, Timestamp::now());
     memory.set_outputs_taken(&web, true);
     memory.set_denied(&web, "web-apply-1".to_owned(), no_pod("no"));
     assert!(memory.is_new_event(&web, "Pruned", "images"));
