@@ -17,6 +17,8 @@ mod events;
 mod fail_point;
 #[cfg(test)]
 mod fake_api;
+#[cfg(test)]
+mod footprint;
 mod forget;
 mod github_app;
 mod health;

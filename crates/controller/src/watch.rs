@@ -41,7 +41,7 @@ use crate::watch::mapping::{MIRRORED, is_watched};
 use crate::watch::used_objects::{UsedKind, UsedObjects};
 
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
-const PAGE_SIZE: u32 = 50;
+pub(crate) const PAGE_SIZE: u32 = 50;
 
 /// Maximum number of deleted resources that wait in [`Watches::deleted`] for the cache of Secrets. Above this number, the oldest of these
 /// resources is dropped: the content of its Secrets stays in the cache until the Secrets are listed again.

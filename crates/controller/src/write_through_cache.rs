@@ -108,6 +108,7 @@ pub(crate) fn version(object: &impl Resource) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Secret;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use kube::api::PartialObjectMetaExt as _;
     use kube::runtime::watcher;
@@ -117,15 +118,15 @@ mod tests {
     use crate::watch::cached::CachedSecret;
 
     fn secret(version: &str) -> CachedSecret {
-        CachedSecret {
+        CachedSecret::from(Secret {
             metadata: ObjectMeta {
                 name: Some("web-outputs".to_owned()),
                 namespace: Some("team".to_owned()),
                 resource_version: Some(version.to_owned()),
                 ..ObjectMeta::default()
             },
-            ..CachedSecret::default()
-        }
+            ..Secret::default()
+        })
     }
 
     fn event(version: &str) -> PartialObjectMeta<CachedSecret> {
