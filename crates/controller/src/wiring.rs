@@ -40,9 +40,9 @@ use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::watch::Watches;
 use crate::watch::joined::Events;
-use crate::watch::keys::ResourceKey;
+use crate::watch::keys::{JOB_NAME, ResourceKey};
 use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref, users};
-use crate::watch::trim::{self, JOB_NAME};
+use crate::watch::trim;
 use crate::watch::used_objects::UsedKind;
 use crate::write_through_cache::WriteThroughCache;
 

@@ -20,8 +20,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
 use crate::watch::cached::{CachedContainer, CachedJob, CachedPod};
-use crate::watch::keys::PodKey;
-use crate::watch::trim::JOB_NAME;
+use crate::watch::keys::{JOB_NAME, PodKey};
 
 /// Returns the pods of Job `job` that belong to `tf`.
 pub(super) fn own_pods(ctx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<CachedPod>> {

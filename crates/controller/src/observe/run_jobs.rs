@@ -22,9 +22,9 @@ use crate::observe::pods::{
 };
 use crate::resource::{is_made_for, to_key};
 use crate::watch::cached::CachedJob;
-use crate::watch::keys::{JobKey, PodKey};
+use crate::watch::keys::{JOB_NAME, JobKey, PodKey};
 use crate::watch::mapping::owner;
-use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
+use crate::watch::trim::CONTROLLER_UID;
 
 /// Returns the Job `name` of the current run, if it belongs to `tf`. If a pod has `claimed` the run, reads the Job, and then its pods, from the
 /// API server if the watch caches do not have them: a stale cache must not make the operator report the run as lost.

@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use super::operator::Remote;
 use crate::memory_cluster::MemoryCluster;
 use crate::watch::cached::CachedJob;
-use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
+use crate::watch::keys::JOB_NAME;
+use crate::watch::trim::CONTROLLER_UID;
 
 /// Configuration of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]

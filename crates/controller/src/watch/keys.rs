@@ -1,6 +1,6 @@
 //! Keys of the objects in the watch caches.
 
-use alustan_api::labels;
+use alustan_api::labels::{self, Component};
 use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::{named_references, outputs_refs};
 use alustan_core::model::state_conflict;
@@ -12,8 +12,9 @@ use kube::{Resource, ResourceExt};
 use crate::indexed_store::Indexed;
 use crate::resource::Guarded;
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
-use crate::watch::mapping::is_build_secret;
-use crate::watch::trim::JOB_NAME;
+
+/// Label of pods with the name of their Job.
+pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Key of a resource.
 #[derive(Hash)]
@@ -154,9 +155,11 @@ impl Indexed for CachedSecret {
         let namespace = self.namespace().unwrap_or_default();
         let labels = self.labels();
         let namespace = labels.get(labels::NAMESPACE).unwrap_or(&namespace);
+        let component = labels.get(labels::COMPONENT);
+        let is_build_secret = component.is_some_and(|value| value == Component::Lent.as_str());
         labels
             .get(labels::NAME)
-            .filter(|_| is_build_secret(self))
+            .filter(|_| is_build_secret)
             .map(|name| ObjectKey::new(namespace, name))
             .into_iter()
             .collect()

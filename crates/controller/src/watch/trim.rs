@@ -14,6 +14,7 @@ use kube::{Resource as _, ResourceExt};
 
 use crate::resource::{Guarded, Ref};
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
+use crate::watch::keys::JOB_NAME;
 use crate::watch::mapping::is_build_secret;
 
 /// Maximum size of the result in a run report, in bytes of JSON. Larger results are not read. Runners write much smaller results.
@@ -50,8 +51,6 @@ const OWN_PREFIX: &str = "alustan.io/";
 /// Annotation of a Secret whose content is missing in the watch cache. The Secret in the cluster does not have this annotation.
 const CONTENT_REMOVED: &str = "alustan.io/left-out";
 
-/// Label of pods with the name of their Job.
-pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// Label of pods with the uid of their Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
 pub(crate) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
