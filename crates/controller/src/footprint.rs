@@ -19,6 +19,7 @@ use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::memory::Memory;
 use crate::resource::{Guarded, Ref};
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret, cached};
+use crate::watch::keys::JOB_NAME;
 use crate::watch::{PAGE_SIZE, trim};
 
 /// Number of resources whose objects are measured.
@@ -179,7 +180,7 @@ impl Fixture {
 
     fn pod(&self) -> Value {
         let mut metadata = self.metadata(&format!("{}-x7x2k", self.job_name()), Component::Run);
-        metadata["labels"][trim::JOB_NAME] = json!(self.job_name());
+        metadata["labels"][JOB_NAME] = json!(self.job_name());
         metadata["labels"][trim::CONTROLLER_UID] = json!(self.uid());
         metadata["ownerReferences"] = json!([{
             "apiVersion": "batch/v1", "kind": "Job", "name": self.job_name(), "uid": self.uid(), "controller": true,
