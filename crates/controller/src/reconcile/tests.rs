@@ -738,7 +738,7 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
         .collect();
     // Ignore the requests of the watch: it also lists the objects.
     lists.retain(|uri| {
-        let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");
+        let is_of_watch = uri.contains("limit=50") || uri.contains("watch=");
         uri.contains("/configmaps?") && !is_of_watch
     });
     (result.map_err(|failure| failure.message), lists)

@@ -1,18 +1,18 @@
 //! Reads objects of any kind that resources refer to, and watches these objects as long as a resource refers to them.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use alustan_api::Reason;
 use alustan_api::labels;
 use alustan_api::report::Failure;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta};
 use kube::discovery::{Scope, pinned_kind};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tracing::debug;
@@ -20,16 +20,17 @@ use tracing::debug;
 use crate::call::call;
 use crate::error::{Error, ReadResult};
 use crate::resource::Ref;
+use crate::watch::joined::Events;
+use crate::watch::subscriptions::{Subscriptions, Target, Version};
 
 /// Maximum number of objects that a selector may select.
 pub(crate) const MAX_OBJECTS: u32 = 100;
 
-/// Maximum number of watches for the resources of one namespace. Each watch takes a connection. Above this number, no further watch starts:
-/// the resources that refer to an object without a watch are reconciled every minute.
-const MAX_WATCHES: usize = 100;
-
 /// Maximum number of objects per page of a list. Limits the memory for one resource: an object has up to 1.5 MiB.
 const PAGE_SIZE: u32 = 10;
+
+/// Maximum number of objects per page of the list of a watch. Limits the memory for one watch: the metadata of an object has up to 1.5 MiB.
+const WATCH_PAGE_SIZE: u32 = 50;
 
 /// Selects objects of one kind in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,15 +81,6 @@ impl ObjectSelector {
             NameOrLabels::Labels(labels) => ListParams::default().labels(labels),
         }
     }
-
-    fn watcher_config(&self) -> watcher::Config {
-        match &self.objects {
-            NameOrLabels::Name(name) => {
-                watcher::Config::default().fields(&format!("metadata.name={name}"))
-            }
-            NameOrLabels::Labels(labels) => watcher::Config::default().labels(labels),
-        }
-    }
 }
 
 /// Query of a list call: only the metadata of the selected objects, or a page of whole objects.
@@ -97,6 +89,16 @@ pub(crate) enum ListQuery {
     UnmanagedMetadata,
     /// A page of whole objects: the first page, or the page that begins at this continue token.
     Page(Option<String>),
+}
+
+/// Read of the objects that a field of a resource selects.
+pub(crate) struct ObjectQuery<'a> {
+    /// Path of the field, for messages.
+    pub(crate) field: &'a str,
+    pub(crate) selector: &'a ObjectSelector,
+    pub(crate) list: ListQuery,
+    /// Whether it is the first read with this selector in a reconcile.
+    pub(crate) is_first: bool,
 }
 
 /// Objects that one list call returns.
@@ -118,19 +120,22 @@ impl Page {
 /// Reads and watches the objects that resources refer to.
 pub(crate) struct DynamicWatches {
     client: Client,
-    wake: UnboundedSender<Ref>,
     kinds: Mutex<HashMap<(String, String), (ApiResource, Scope)>>,
-    watches: Arc<Mutex<HashMap<ObjectSelector, DynamicWatch>>>,
+    watches: Arc<Watches>,
 }
 
-struct DynamicWatch {
-    subscribers: HashSet<Ref>,
-    task: AbortHandle,
+/// Active watches, and the resources that they requeue.
+struct Watches {
+    subscriptions: Mutex<Subscriptions<WatchTask>>,
+    wake: UnboundedSender<Ref>,
 }
 
-impl Drop for DynamicWatch {
+/// Task that follows a watch until it is dropped.
+struct WatchTask(AbortHandle);
+
+impl Drop for WatchTask {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
@@ -139,30 +144,33 @@ impl DynamicWatches {
     pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
         Self {
             client,
-            wake,
             kinds: Mutex::default(),
-            watches: Arc::default(),
+            watches: Arc::new(Watches {
+                subscriptions: Mutex::default(),
+                wake,
+            }),
         }
     }
 
-    /// Returns the objects that `selector` and `query` select. Later changes of these objects requeue `subscriber`. Secrets are returned
-    /// without their data.
-    pub(crate) async fn find(
-        &self,
-        field: &str,
-        selector: &ObjectSelector,
-        subscriber: &Ref,
-        query: ListQuery,
-    ) -> ReadResult<Page> {
+    /// Returns the objects that `query` selects. Later changes of these objects requeue `subscriber`. Secrets are returned without their data.
+    pub(crate) async fn find(&self, query: ObjectQuery<'_>, subscriber: &Ref) -> ReadResult<Page> {
+        let ObjectQuery {
+            field,
+            selector,
+            list: query,
+            is_first,
+        } = query;
         let (resource, scope) = match self.kind(field, selector).await? {
             Ok(kind) => kind,
             Err(failure) => return Ok(Err(failure)),
         };
+        let target = within_scope(selector, &scope);
         // Watch before the read, so that no change after the read is missed.
-        self.watch(selector, subscriber, &resource, &scope);
+        self.watch(&target, subscriber, &resource, &scope);
         let operation = format!("read {}", selector.describe(""));
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
         let mut parameters = selector.parameters();
+        let is_unmanaged = matches!(query, ListQuery::UnmanagedMetadata);
         let is_metadata_only = match query {
             ListQuery::UnmanagedMetadata => {
                 let unmanaged = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
@@ -180,7 +188,7 @@ impl DynamicWatches {
             }
         };
         let page = if is_metadata_only {
-            let api: Api<DynamicObject> = self.api(selector, &resource, &scope);
+            let api: Api<DynamicObject> = self.api(&target.namespace, &resource, &scope);
             let page = call(&operation, api.list_metadata(&parameters)).await;
             page.map(|list| {
                 let items = list
@@ -190,15 +198,21 @@ impl DynamicWatches {
                 Page::new(list.metadata, items.collect())
             })
         } else {
-            let api: Api<DynamicObject> = self.api(selector, &resource, &scope);
+            let api: Api<DynamicObject> = self.api(&target.namespace, &resource, &scope);
             let page = call(&operation, api.list(&parameters)).await;
             page.map(|list| Page::new(list.metadata, list.items))
         };
         match page {
-            Ok(page) => Ok(Ok(page)),
+            Ok(page) => {
+                if let Some(version) = read_version(&target, &page, is_unmanaged) {
+                    let mut subscriptions = self.watches.subscriptions.lock();
+                    subscriptions.record_read(&target, subscriber, version, is_first);
+                }
+                Ok(Ok(page))
+            }
             Err(error) if error.reason() == Reason::Forbidden => {
                 // End the watch: without permission, the watch would be retried forever.
-                self.watches().remove(selector);
+                self.watches.subscriptions.lock().remove(&target);
                 Ok(Err(forbidden_object(field, selector, &resource)))
             }
             Err(error) => {
@@ -214,18 +228,16 @@ impl DynamicWatches {
     /// Unsubscribes `subscriber` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in
     /// `used` are watched.
     pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<ObjectSelector>) -> bool {
-        let mut watches = self.watches();
-        watches.retain(|selector, watch| {
-            if !used.contains(selector) {
-                watch.subscribers.remove(subscriber);
-            }
-            !watch.subscribers.is_empty()
-        });
-        used.iter().all(|selector| watches.contains_key(selector))
-    }
-
-    fn watches(&self) -> MutexGuard<'_, HashMap<ObjectSelector, DynamicWatch>> {
-        self.watches.lock()
+        let used = {
+            let kinds = self.kinds.lock();
+            let targets = used.iter().map(|selector| {
+                let kind = kinds.get(&(selector.api_version.clone(), selector.kind.clone()));
+                let scope = kind.map_or(&Scope::Namespaced, |(_, scope)| scope);
+                within_scope(selector, scope)
+            });
+            targets.collect()
+        };
+        self.watches.subscriptions.lock().keep(subscriber, &used)
     }
 
     /// Whether the cluster has the API group of `api_version`.
@@ -272,15 +284,13 @@ impl DynamicWatches {
         }
     }
 
-    fn api<K>(&self, selector: &ObjectSelector, resource: &ApiResource, scope: &Scope) -> Api<K>
+    fn api<K>(&self, namespace: &str, resource: &ApiResource, scope: &Scope) -> Api<K>
     where
         K: kube::Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
     {
         match scope {
             Scope::Cluster => Api::all_with(self.client.clone(), resource),
-            Scope::Namespaced => {
-                Api::namespaced_with(self.client.clone(), &selector.namespace, resource)
-            }
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
         }
     }
 
@@ -291,69 +301,125 @@ impl DynamicWatches {
         resource: &ApiResource,
         scope: &Scope,
     ) {
-        let mut watches = self.watches();
-        if let Some(watch) = watches.get_mut(selector) {
-            watch.subscribers.insert(subscriber.clone());
-            return;
-        }
-        let has_subscriber = |watch: &&DynamicWatch| {
-            watch
-                .subscribers
-                .iter()
-                .any(|existing| existing.namespace == subscriber.namespace)
+        let start = |target: Target| {
+            let api: Api<PartialObjectMeta<DynamicObject>> =
+                self.api(&selector.namespace, resource, scope);
+            let events = watcher(api, watcher_config(&target)).default_backoff();
+            let task = follow(target, events, Arc::downgrade(&self.watches));
+            WatchTask(tokio::spawn(task).abort_handle())
         };
-        if watches.values().filter(has_subscriber).count() >= MAX_WATCHES {
+        let mut subscriptions = self.watches.subscriptions.lock();
+        if !subscriptions.subscribe(selector, subscriber, start) {
             debug!(
                 which = ?selector,
                 "the maximum number of watches per namespace is reached; the object is read every \
                  minute instead"
             );
-            return;
         }
-        let api: Api<PartialObjectMeta<DynamicObject>> = self.api(selector, resource, scope);
-        let task = tokio::spawn(requeue_on_change(
-            api,
-            selector.clone(),
-            Arc::downgrade(&self.watches),
-            self.wake.clone(),
-        ));
-        let watch = DynamicWatch {
-            subscribers: HashSet::from([subscriber.clone()]),
-            task: task.abort_handle(),
-        };
-        watches.insert(selector.clone(), watch);
     }
 }
 
-/// Watches the objects that `selector` selects. When one of them changes, requeues the resources that refer to `selector`.
-async fn requeue_on_change(
-    api: Api<PartialObjectMeta<DynamicObject>>,
-    selector: ObjectSelector,
-    watches: std::sync::Weak<Mutex<HashMap<ObjectSelector, DynamicWatch>>>,
-    wake: UnboundedSender<Ref>,
+/// Returns the selector of the same objects, without a namespace if their kind is cluster-scoped: then resources of all namespaces share a
+/// watch.
+fn within_scope(selector: &ObjectSelector, scope: &Scope) -> ObjectSelector {
+    let namespace = match scope {
+        Scope::Cluster => String::new(),
+        Scope::Namespaced => selector.namespace.clone(),
+    };
+    ObjectSelector {
+        namespace,
+        ..selector.clone()
+    }
+}
+
+/// Returns the version of the object that `selector` names, if `page` shows it. `is_unmanaged`: whether `page` lacks objects that the operator
+/// manages.
+fn read_version(selector: &ObjectSelector, page: &Page, is_unmanaged: bool) -> Option<Version> {
+    if matches!(selector.objects, NameOrLabels::Labels(_)) {
+        return None;
+    }
+    match page.items.first() {
+        Some(object) => object.resource_version().map(Version::Exists),
+        None => (!is_unmanaged).then_some(Version::Absent),
+    }
+}
+
+fn watcher_config(target: &Target) -> watcher::Config {
+    let config = watcher::Config::default().page_size(WATCH_PAGE_SIZE);
+    match target {
+        Target::Collection(_) => config,
+        Target::Selector(selector) => match &selector.objects {
+            NameOrLabels::Name(name) => config.fields(&format!("metadata.name={name}")),
+            NameOrLabels::Labels(labels) => config.labels(labels),
+        },
+    }
+}
+
+/// Requeues the resources that the `events` of `target` concern.
+async fn follow<K: ResourceExt>(
+    target: Target,
+    events: impl Stream<Item = Events<watcher::Event<K>>>,
+    watches: Weak<Watches>,
 ) {
-    let mut events = std::pin::pin!(watcher(api, selector.watcher_config()).default_backoff());
+    let mut events = std::pin::pin!(events);
+    // Versions of the named objects in the current list.
+    let mut listed = HashMap::new();
     while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
-            Ok(_) => {}
-            Err(error) => {
-                debug!(which = ?selector, %error, "watch failed; retrying");
-                continue;
-            }
-        }
         let Some(watches) = watches.upgrade() else {
             return;
         };
-        let watches = watches.lock();
-        let subscribers = watches
-            .get(&selector)
-            .into_iter()
-            .flat_map(|watch| &watch.subscribers);
-        for subscriber in subscribers {
+        let mut subscriptions = watches.subscriptions.lock();
+        let concerned = match event {
+            Ok(watcher::Event::Init) => {
+                listed.clear();
+                continue;
+            }
+            Ok(watcher::Event::InitApply(object)) => {
+                let name = object.name_any();
+                if subscriptions.is_named(&target, &name) {
+                    listed.insert(name, version(&object));
+                }
+                continue;
+            }
+            Ok(watcher::Event::InitDone) => {
+                subscriptions.listed(&target, &std::mem::take(&mut listed))
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                subscriptions.changed(&target, &object.name_any(), &version(&object))
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                subscriptions.changed(&target, &object.name_any(), &Version::Absent)
+            }
+            Err(error) => match &target {
+                Target::Collection(collection) if is_forbidden(&error) => {
+                    debug!(which = ?target, %error, "watching single objects instead");
+                    subscriptions.forbid(collection)
+                }
+                Target::Collection(_) | Target::Selector(_) => {
+                    debug!(which = ?target, %error, "watch failed; retrying");
+                    continue;
+                }
+            },
+        };
+        for subscriber in concerned {
             // `send` fails only after the controller has stopped.
-            let _ = wake.send(subscriber.clone());
+            let _ = watches.wake.send(subscriber);
         }
+    }
+}
+
+fn version(object: &impl ResourceExt) -> Version {
+    Version::Exists(object.resource_version().unwrap_or_default())
+}
+
+/// Whether the operator may not list or watch the objects.
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status.is_forbidden(),
+        _ => false,
     }
 }
 
@@ -402,6 +468,11 @@ mod tests {
 
     use super::*;
     use crate::fake_api;
+    use crate::watch::subscriptions::Collection;
+
+    const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+    const CONFIG_MAPS: &str = "/api/v1/namespaces/team/configmaps";
 
     fn selector_of(namespace: &str, i: usize) -> ObjectSelector {
         ObjectSelector {
@@ -412,39 +483,135 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn resources_of_one_namespace_have_a_limited_number_of_watches() {
-        let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
-        let objects = DynamicWatches::new(client, mpsc::unbounded_channel().0);
+    fn subscriber(i: usize) -> Ref {
+        Ref::new(&format!("r{i}")).within("team")
+    }
+
+    /// Watches one object for each of `objects` resources.
+    fn watch(watches: &DynamicWatches, objects: usize) {
         let kind = ApiResource::erase::<ConfigMap>(&());
-        // Each resource refers to 20 objects.
-        let subscriber =
-            |namespace: &str, i: usize| Ref::new(&format!("r{}", i / 20)).within(namespace);
-        let watch = |namespace: &str, i: usize| {
-            let subscriber = subscriber(namespace, i);
-            objects.watch(
-                &selector_of(namespace, i),
-                &subscriber,
-                &kind,
-                &Scope::Namespaced,
-            );
-        };
-        for i in 0..2 * MAX_WATCHES {
-            watch("team", i);
+        for i in 0..objects {
+            let selector = selector_of("team", i);
+            watches.watch(&selector, &subscriber(i), &kind, &Scope::Namespaced);
         }
-        assert_eq!(objects.watches().len(), MAX_WATCHES);
-        watch("other", 0);
-        assert_eq!(objects.watches().len(), MAX_WATCHES + 1);
-        let keep = |i: usize| {
-            objects.keep(
-                &subscriber("team", i),
-                &HashSet::from([selector_of("team", i)]),
-            )
+    }
+
+    /// Returns the URIs of the lists that the watches have requested, once `is_complete`.
+    async fn lists(
+        requests: &fake_api::RequestLog,
+        is_complete: impl Fn(&HashSet<String>) -> bool,
+    ) -> HashSet<String> {
+        let poll = async {
+            loop {
+                let uris = requests
+                    .lock()
+                    .iter()
+                    .map(|request| request.uri.clone())
+                    .collect();
+                if is_complete(&uris) {
+                    return uris;
+                }
+                tokio::task::yield_now().await;
+            }
         };
-        assert!(!keep(MAX_WATCHES), "it is not watched");
-        assert!(keep(0));
-        assert_eq!(objects.watches().len(), MAX_WATCHES + 1 - 19);
-        watch("team", MAX_WATCHES);
-        assert!(keep(MAX_WATCHES), "there is room again");
+        tokio::time::timeout(TIMEOUT, poll).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn named_objects_of_a_kind_share_a_watch() {
+        for objects in [100, 200] {
+            let (client, requests) = fake_api::serve(|_| fake_api::not_found()).await;
+            let watches = DynamicWatches::new(client, mpsc::unbounded_channel().0);
+            watch(&watches, objects);
+            let is_of_all =
+                |uri: &String| uri.starts_with(CONFIG_MAPS) && !uri.contains("fieldSelector");
+            let lists = lists(&requests, |uris| uris.iter().any(is_of_all)).await;
+            assert!(lists.iter().all(is_of_all), "{objects} objects: {lists:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn objects_are_watched_singly_without_permission_to_list_all() {
+        let is_single = |uri: &str| uri.contains("fieldSelector");
+        let answer = move |request: &fake_api::RecordedRequest| {
+            if is_single(&request.uri) {
+                fake_api::not_found()
+            } else {
+                fake_api::forbidden()
+            }
+        };
+        let (client, requests) = fake_api::serve(answer).await;
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let watches = DynamicWatches::new(client, wake);
+        watch(&watches, 5);
+        let mut subscribers = HashSet::new();
+        while subscribers.len() < 5 {
+            let subscriber = tokio::time::timeout(TIMEOUT, woken.recv()).await;
+            subscribers.insert(subscriber.unwrap().unwrap().name);
+        }
+        let used = HashSet::from([selector_of("team", 0)]);
+        assert!(
+            !watches.keep(&subscriber(0), &used),
+            "not watched until the next read"
+        );
+        watch(&watches, 5);
+        assert!(watches.keep(&subscriber(0), &used));
+        lists(&requests, |uris| {
+            uris.iter().filter(|uri| is_single(uri)).count() == 5
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn relist_wakes_resources_that_have_read_another_version() {
+        let config_map = |name: &str, version: &str| ConfigMap {
+            metadata: kube::api::ObjectMeta {
+                name: Some(name.to_owned()),
+                resource_version: Some(version.to_owned()),
+                ..kube::api::ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let watches = DynamicWatches::new(client, wake);
+        watch(&watches, 6);
+        let read = |i: usize, version: Version| {
+            let mut subscriptions = watches.watches.subscriptions.lock();
+            subscriptions.record_read(&selector_of("team", i), &subscriber(i), version, true);
+        };
+        read(0, Version::Exists("1".to_owned()));
+        read(1, Version::Exists("1".to_owned()));
+        read(2, Version::Exists("1".to_owned()));
+        read(3, Version::Absent);
+        read(4, Version::Absent);
+        let listed = [
+            watcher::Event::Init,
+            watcher::Event::InitApply(config_map("m0", "1")),
+            watcher::Event::InitApply(config_map("m1", "2")),
+            watcher::Event::InitApply(config_map("m4", "1")),
+            watcher::Event::InitApply(config_map("unrelated", "1")),
+            watcher::Event::InitDone,
+        ];
+        let changes = [
+            watcher::Event::Apply(config_map("m0", "1")),
+            watcher::Event::Apply(config_map("m0", "3")),
+            watcher::Event::Apply(config_map("unrelated", "3")),
+            watcher::Event::Delete(config_map("m1", "4")),
+        ];
+        let target = Target::Collection(Collection::of(&selector_of("team", 0)));
+        let mut names = async |events: Vec<watcher::Event<ConfigMap>>| {
+            let events = futures::stream::iter(events.into_iter().map(Ok));
+            follow(target.clone(), events, Arc::downgrade(&watches.watches)).await;
+            let mut names = Vec::new();
+            while let Ok(subscriber) = woken.try_recv() {
+                names.push(subscriber.name);
+            }
+            names.sort_unstable();
+            names
+        };
+        // r5 has not read its object yet.
+        assert_eq!(names(listed.to_vec()).await, ["r1", "r2", "r4", "r5"]);
+        assert_eq!(names(changes.to_vec()).await, ["r0", "r1"]);
     }
 }

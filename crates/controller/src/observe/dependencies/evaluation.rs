@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::error::{Error, ReadResult};
 use crate::observe::observer::Observer;
 use crate::resource::is_made_for;
-use crate::watch::dynamic::{ListQuery, ObjectSelector, Page};
+use crate::watch::dynamic::{ListQuery, ObjectQuery, ObjectSelector, Page};
 use crate::watch::trim::is_content_removed;
 
 /// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than
@@ -92,9 +92,14 @@ impl Dependencies<'_> {
         query: ListQuery,
     ) -> ReadResult<Page> {
         let Observer { ctx, resource, .. } = *self.observer;
-        let page = ctx.objects.find(field, selector, resource, query).await;
-        self.used_objects.insert(selector.clone());
-        page
+        let is_first = self.used_objects.insert(selector.clone());
+        let query = ObjectQuery {
+            field,
+            selector,
+            list: query,
+            is_first,
+        };
+        ctx.objects.find(query, resource).await
     }
 
     pub(super) fn namespace(&self, namespace: Option<&String>) -> String {
