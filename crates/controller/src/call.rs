@@ -1,6 +1,7 @@
 //! Calls of the API server with a timeout.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::error::{Error, TIMEOUT};
 
@@ -12,7 +13,7 @@ pub(crate) async fn call<T>(
     match tokio::time::timeout(TIMEOUT, future).await {
         Ok(result) => result.map_err(|source| Error::Call {
             operation: operation.to_owned(),
-            source: Box::new(source),
+            source: Arc::new(source),
         }),
         Err(_) => Err(Error::Timeout(operation.to_owned())),
     }

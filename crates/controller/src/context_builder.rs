@@ -147,7 +147,7 @@ pub(crate) fn context(
         notifier,
         allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
         objects: DynamicWatches::new(client, wake.clone()),
-        inputs: RecentInputs::default(),
+        inputs: RecentInputs::new(),
         evaluator: Evaluator::new(program),
         upstream_activity: UpstreamActivity::new(wake),
         memory: Arc::default(),

@@ -1,5 +1,7 @@
 //! Errors of reads and writes of Kubernetes objects.
 
+use std::sync::Arc;
+
 use alustan_api::Reason;
 use alustan_api::names;
 use alustan_api::report::Failure;
@@ -10,8 +12,8 @@ use thiserror::Error;
 /// Value, or the [`Failure`] that explains why it is missing. The outer [`Error`] is a failed call of the API server.
 pub(crate) type ReadResult<T> = Result<Result<T, Failure>, Error>;
 
-/// Failed read or write of a Kubernetes object.
-#[derive(Debug, Error)]
+/// Failed read or write of a Kubernetes object. Reconciles that share a read share its error.
+#[derive(Clone, Debug, Error)]
 pub(crate) enum Error {
     /// A call of the API server failed.
     #[error("failed to {operation}")]
@@ -20,7 +22,7 @@ pub(crate) enum Error {
         operation: String,
         /// Error of the client, with the response of the API server if there is one.
         #[source]
-        source: Box<kube::Error>,
+        source: Arc<kube::Error>,
     },
     /// The resource or its run record has changed since it was observed.
     #[error("the resource or its run record changed since it was observed")]

@@ -37,6 +37,8 @@ struct Objects {
     applied: BTreeMap<Key, Value>,
     version: u64,
     writes: usize,
+    /// Number of reads of single objects, by kind.
+    reads: BTreeMap<String, usize>,
     fault: Option<Fault>,
     is_crashed: bool,
     /// Whether a quota denies new Jobs.
@@ -56,6 +58,7 @@ impl MemoryCluster {
             applied: BTreeMap::new(),
             version: 0,
             writes: 0,
+            reads: BTreeMap::new(),
             fault: None,
             is_crashed: false,
             denies_jobs: false,
@@ -103,6 +106,11 @@ impl MemoryCluster {
     /// Returns the number of writes since [`Self::inject`].
     pub(crate) fn writes(&self) -> usize {
         self.0.lock().writes
+    }
+
+    /// Returns the number of reads of single objects, by plural name of their kind.
+    pub(crate) fn reads(&self) -> BTreeMap<String, usize> {
+        self.0.lock().reads.clone()
     }
 
     /// Whether a fault has crashed the operator.
@@ -263,6 +271,9 @@ impl Objects {
             return failure(500, "InternalError", "the operator has crashed");
         }
         if request.method == "GET" {
+            if !path.key.2.is_empty() {
+                *self.reads.entry(path.key.0.clone()).or_default() += 1;
+            }
             return self.read(&path);
         }
         // Events are no state of the cluster.

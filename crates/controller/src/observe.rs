@@ -106,7 +106,7 @@ impl Observer<'_> {
             credentials,
         } = inputs::read(self, docker).await?;
         let namespace_uid = self.namespace_uid().unwrap_or_default();
-        let (allowed, accounts) = (ctx.allowed.now(), accounts::observe(ctx, tf).await?);
+        let (allowed, accounts) = (ctx.allowed.now(), accounts::observe(self).await?);
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
@@ -134,7 +134,7 @@ impl Observer<'_> {
             jobs: run_jobs::own_jobs(ctx, tf),
             build_secrets: builds::build_secrets(ctx, tf),
             cache: self.cache(),
-            shared_claim: cache_claims::observe(ctx, tf).await?,
+            shared_claim: cache_claims::observe(self).await?,
             shared_claims: cache_claims::names(ctx, tf),
             foreign_state,
             outputs,

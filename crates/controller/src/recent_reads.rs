@@ -1,98 +1,164 @@
-//! Secrets and `ConfigMap`s that reconciles have read in the last seconds. The events of a run cause about ten reconciles, which reuse
-//! these objects instead of reading them again. A watch event of an object ends its reuse. A reconcile that starts a run or a build reads
-//! all objects from the API server.
+//! Objects that reconciles have read in the last seconds. The events of a run cause about ten reconciles, which reuse these objects instead
+//! of reading them again. Reconciles that need the same object at the same time share one request: after a start of the operator, an object
+//! is read once, and not once per resource that refers to it. A watch event of an object ends its reuse. A reconcile that starts a run or a
+//! build reads all objects from the API server.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use alustan_core::observed::{AccountSeen, SharedClaimSeen};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use parking_lot::Mutex;
 
+use crate::error::Error;
 use crate::resource::Ref;
 
-/// Maximum age of a reused object.
-pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
+/// Maximum age of a reused object that the operator watches.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// Maximum age of a reused object that the operator does not watch. A change of such an object starts no reconcile.
+const MAX_UNWATCHED_AGE: Duration = Duration::from_secs(5);
 
 /// Maximum number of kept objects of one kind. Each reconcile reads all further objects from the API server.
-const MAX_OBJECTS: usize = 256;
+const MAX_OBJECTS: usize = 4_096;
 
 /// Maximum size of the values of a kept object, in bytes. Each reconcile reads larger objects from the API server.
 const MAX_OBJECT_BYTES: usize = 64 << 10;
 
-/// Recently read Secrets and `ConfigMap`s that resources refer to.
-#[derive(Default)]
+/// Maximum size of the values of all kept objects of one kind, in bytes.
+const MAX_BYTES: usize = 16 << 20;
+
+/// Recently read objects that resources refer to.
 pub(crate) struct RecentInputs {
     pub(crate) secrets: RecentReads<Secret>,
     pub(crate) config_maps: RecentReads<ConfigMap>,
+    pub(crate) accounts: RecentReads<AccountSeen>,
+    pub(crate) shared_claims: RecentReads<SharedClaimSeen>,
 }
 
 impl RecentInputs {
-    /// Drops the objects that are older than [`MAX_AGE`].
-    pub(crate) fn expire(&self) {
-        self.secrets.expire(MAX_AGE);
-        self.config_maps.expire(MAX_AGE);
+    /// Returns no objects.
+    pub(crate) fn new() -> Self {
+        Self {
+            secrets: RecentReads::new(MAX_AGE),
+            config_maps: RecentReads::new(MAX_AGE),
+            accounts: RecentReads::new(MAX_UNWATCHED_AGE),
+            shared_claims: RecentReads::new(MAX_UNWATCHED_AGE),
+        }
     }
+
+    /// Drops the objects that are too old to be reused.
+    pub(crate) fn expire(&self) {
+        self.secrets.expire();
+        self.config_maps.expire();
+        self.accounts.expire();
+        self.shared_claims.expire();
+    }
+}
+
+/// Result of a request to the API server. `None`: the object does not exist.
+type ReadResult<V> = Result<Option<V>, Error>;
+
+/// Active or finished read of an object. All clones share one request and its result.
+#[derive(Clone)]
+pub(crate) struct Read<V: Clone> {
+    number: u64,
+    result: Shared<BoxFuture<'static, ReadResult<V>>>,
 }
 
 /// Objects of one kind, shared by all resources that refer to them. An object is dropped when the watch reports a change of it.
-#[derive(Default)]
-pub(crate) struct RecentReads<K> {
-    entries: Mutex<HashMap<Ref, RecentRead<K>>>,
+pub(crate) struct RecentReads<V: Clone> {
+    max_age: Duration,
+    entries: Mutex<Entries<V>>,
 }
 
-struct RecentRead<K> {
-    /// Start of the read.
+struct Entries<V: Clone> {
+    reads: HashMap<Ref, RecentRead<V>>,
+    /// Size of the values of all finished reads, in bytes.
+    bytes: usize,
+    /// Number of the next read.
+    next: u64,
+}
+
+struct RecentRead<V: Clone> {
     since: Instant,
-    /// The object; `None` during its first read.
-    object: Option<K>,
+    read: Read<V>,
+    /// Size of the values, in bytes. 0 until the read has finished.
+    bytes: usize,
 }
 
-impl<K: Values + Clone> RecentReads<K> {
-    /// Returns the object `key` if it was read within `max_age`, and the watch has reported no change since.
-    pub(crate) fn get(&self, key: &Ref, max_age: Duration) -> Option<K> {
+impl<V: Clone> Entries<V> {
+    fn remove(&mut self, key: &Ref) {
+        if let Some(removed) = self.reads.remove(key) {
+            self.bytes -= removed.bytes;
+        }
+    }
+}
+
+impl<V: Values + Clone> RecentReads<V> {
+    fn new(max_age: Duration) -> Self {
+        let entries = Entries {
+            reads: HashMap::new(),
+            bytes: 0,
+            next: 0,
+        };
+        Self {
+            max_age,
+            entries: Mutex::new(entries),
+        }
+    }
+
+    /// Returns the read of the object `key`, if it began recently and the watch has reported no change since.
+    pub(crate) fn get(&self, key: &Ref) -> Option<Read<V>> {
         let entries = self.entries.lock();
-        let entry = entries.get(key)?;
-        if entry.since.elapsed() >= max_age {
-            return None;
-        }
-        entry.object.clone()
+        let entry = entries.reads.get(key)?;
+        (entry.since.elapsed() < self.max_age).then(|| entry.read.clone())
     }
 
-    /// Begins a read of the object `key`. Returns the start time, which [`Self::end`] requires.
-    pub(crate) fn begin(&self, key: &Ref) -> Instant {
-        let since = Instant::now();
+    /// Begins a read of the object `key` with `request`, instead of an earlier read. Later calls of [`Self::get`] return the same read.
+    pub(crate) fn begin(&self, key: &Ref, request: BoxFuture<'static, ReadResult<V>>) -> Read<V> {
         let mut entries = self.entries.lock();
-        if entries.len() < MAX_OBJECTS {
+        let read = Read {
+            number: entries.next,
+            result: request.shared(),
+        };
+        entries.next += 1;
+        entries.remove(key);
+        if entries.reads.len() < MAX_OBJECTS {
             let entry = RecentRead {
-                since,
-                object: None,
+                since: Instant::now(),
+                read: read.clone(),
+                bytes: 0,
             };
-            entries.entry(key.clone()).or_insert(entry);
+            entries.reads.insert(key.clone(), entry);
         }
-        since
+        read
     }
 
-    /// Ends the read of the object `key` that began at `since` and returned `result`. Does not keep an object that may have changed during
-    /// the read, or that exceeds [`MAX_OBJECT_BYTES`].
-    pub(crate) fn end(&self, key: &Ref, since: Instant, result: Option<&K>) {
+    /// Waits for the result of `read`, a read of the object `key`. Keeps the object, unless it may have changed during the read or exceeds
+    /// [`MAX_OBJECT_BYTES`] or [`MAX_BYTES`]. Keeps no error.
+    pub(crate) async fn finish(&self, key: &Ref, read: Read<V>) -> ReadResult<V> {
+        let result = read.result.await;
         let mut entries = self.entries.lock();
-        // [`Self::forget`] removes the entry when the watch reports a change. A later read may have added it again.
-        let is_unchanged = entries.get(key).is_some_and(|entry| entry.since <= since);
-        if !is_unchanged {
-            return;
+        let total = entries.bytes;
+        // [`Self::forget`] removes the entry when the watch reports a change. A later read may have added another one.
+        let entry = entries.reads.get_mut(key);
+        let Some(entry) = entry.filter(|entry| entry.read.number == read.number) else {
+            return result;
+        };
+        let size = match &result {
+            Ok(object) => object.as_ref().map_or(0, Values::size),
+            Err(_) => usize::MAX,
+        };
+        if size > MAX_OBJECT_BYTES || total - entry.bytes + size > MAX_BYTES {
+            entries.remove(key);
+        } else {
+            let before = std::mem::replace(&mut entry.bytes, size);
+            entries.bytes = total - before + size;
         }
-        match result.filter(|object| object.size() <= MAX_OBJECT_BYTES) {
-            Some(object) => {
-                let entry = RecentRead {
-                    since,
-                    object: Some(object.clone()),
-                };
-                entries.insert(key.clone(), entry);
-            }
-            None => {
-                entries.remove(key);
-            }
-        }
+        result
     }
 
     /// Drops the object `key`, because it has changed.
@@ -100,14 +166,21 @@ impl<K: Values + Clone> RecentReads<K> {
         self.entries.lock().remove(key);
     }
 
-    /// Drops the objects that were not read within `max_age`.
-    fn expire(&self, max_age: Duration) {
+    /// Drops the objects that are too old to be reused.
+    fn expire(&self) {
         let mut entries = self.entries.lock();
-        entries.retain(|_, entry| entry.since.elapsed() < max_age);
+        let Entries { reads, bytes, .. } = &mut *entries;
+        reads.retain(|_, entry| {
+            let is_kept = entry.since.elapsed() < self.max_age;
+            if !is_kept {
+                *bytes -= entry.bytes;
+            }
+            is_kept
+        });
     }
 }
 
-/// Kind of object that [`RecentReads`] keeps.
+/// Value that [`RecentReads`] keeps.
 pub(crate) trait Values {
     /// Returns the size of all values, in bytes.
     fn size(&self) -> usize;
@@ -128,11 +201,26 @@ impl Values for ConfigMap {
     }
 }
 
+impl Values for AccountSeen {
+    fn size(&self) -> usize {
+        size_of::<Self>()
+    }
+}
+
+impl Values for SharedClaimSeen {
+    fn size(&self) -> usize {
+        size_of::<Self>()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    const FOREVER: Duration = Duration::MAX;
+    use futures::future::join_all;
+
+    use super::*;
 
     fn key(name: &str) -> Ref {
         Ref::new(name).within("team")
@@ -145,76 +233,150 @@ mod tests {
         }
     }
 
-    /// Returns the kept objects after a read of `web`.
-    fn read() -> RecentReads<ConfigMap> {
-        let reads = RecentReads::default();
-        let since = reads.begin(&key("web"));
-        reads.end(&key("web"), since, Some(&map(1)));
-        reads
+    fn reads(max_age: Duration) -> RecentReads<ConfigMap> {
+        RecentReads::new(max_age)
     }
 
-    #[test]
-    fn object_is_reused_within_its_maximum_age() {
-        let reads = read();
-        assert_eq!(reads.get(&key("web"), FOREVER), Some(map(1)));
-        assert_eq!(reads.get(&key("web"), Duration::ZERO), None);
-        assert_eq!(reads.get(&key("other"), FOREVER), None);
+    fn answer(result: ReadResult<ConfigMap>) -> BoxFuture<'static, ReadResult<ConfigMap>> {
+        futures::future::ready(result).boxed()
+    }
+
+    /// Reads the object `name`, whose request has this `result`.
+    async fn read(reads: &RecentReads<ConfigMap>, name: &str, result: ReadResult<ConfigMap>) {
+        let read = reads.begin(&key(name), answer(result));
+        let _ = reads.finish(&key(name), read).await;
+    }
+
+    /// Returns the result of the reused read of `name`. `None` if no read is reused.
+    async fn reused(
+        reads: &RecentReads<ConfigMap>,
+        name: &str,
+    ) -> Option<Result<Option<ConfigMap>, String>> {
+        let read = reads.get(&key(name))?;
+        let result = reads.finish(&key(name), read).await;
+        Some(result.map_err(|error| error.to_string()))
+    }
+
+    #[tokio::test]
+    async fn object_is_reused_within_its_maximum_age() {
+        let young = reads(Duration::MAX);
+        read(&young, "web", Ok(Some(map(1)))).await;
+        assert_eq!(reused(&young, "web").await, Some(Ok(Some(map(1)))));
+        assert_eq!(reused(&young, "other").await, None);
         let elsewhere = Ref::new("web").within("other");
-        assert_eq!(reads.get(&elsewhere, FOREVER), None);
+        assert!(young.get(&elsewhere).is_none());
+        let old = reads(Duration::ZERO);
+        read(&old, "web", Ok(Some(map(1)))).await;
+        assert_eq!(reused(&old, "web").await, None);
     }
 
-    #[test]
-    fn object_is_read_again_after_a_change_or_deletion() {
-        let reads = read();
+    #[tokio::test]
+    async fn missing_object_is_read_again_once_it_may_exist() {
+        let reads = reads(Duration::MAX);
+        read(&reads, "web", Ok(None)).await;
+        assert_eq!(reused(&reads, "web").await, Some(Ok(None)));
         reads.forget(&key("web"));
-        assert_eq!(reads.get(&key("web"), FOREVER), None);
-        let reads = read();
-        let since = reads.begin(&key("web"));
-        reads.end(&key("web"), since, None);
-        assert_eq!(reads.get(&key("web"), FOREVER), None);
+        assert_eq!(reused(&reads, "web").await, None);
     }
 
-    #[test]
-    fn object_that_changes_during_its_read_is_not_kept() {
-        let reads = RecentReads::default();
-        let first = reads.begin(&key("web"));
-        reads.forget(&key("web"));
-        reads.end(&key("web"), first, Some(&map(1)));
-        assert_eq!(reads.get(&key("web"), FOREVER), None);
-        // A second read begins after the change, and before the first read ends.
-        let second = first + Duration::from_millis(1);
-        let later = RecentRead {
-            since: second,
-            object: None,
-        };
-        reads.entries.lock().insert(key("web"), later);
-        reads.end(&key("web"), first, Some(&map(1)));
-        assert_eq!(reads.get(&key("web"), FOREVER), None);
-        reads.end(&key("web"), second, Some(&map(2)));
-        assert_eq!(reads.get(&key("web"), FOREVER), Some(map(2)));
-    }
-
-    #[test]
-    fn expired_objects_leave_the_memory() {
-        let reads = read();
-        reads.expire(FOREVER);
-        assert_eq!(reads.entries.lock().len(), 1);
-        reads.expire(Duration::ZERO);
-        assert!(reads.entries.lock().is_empty());
-    }
-
-    #[test]
-    fn number_and_size_of_objects_in_memory_are_limited() {
-        let reads = RecentReads::default();
-        for number in 0..=MAX_OBJECTS {
-            let key = key(&number.to_string());
-            let since = reads.begin(&key);
-            reads.end(&key, since, Some(&map(MAX_OBJECT_BYTES)));
+    #[tokio::test]
+    async fn failed_read_is_shared_but_not_reused() {
+        let reads = reads(Duration::MAX);
+        let first = reads.begin(&key("web"), answer(Err(Error::Gone)));
+        let second = reads.get(&key("web")).unwrap();
+        for read in [first, second] {
+            let result = reads.finish(&key("web"), read).await;
+            assert!(matches!(result, Err(Error::Gone)));
         }
-        assert_eq!(reads.entries.lock().len(), MAX_OBJECTS);
-        assert_eq!(reads.get(&key(&MAX_OBJECTS.to_string()), FOREVER), None);
-        let since = reads.begin(&key("0"));
-        reads.end(&key("0"), since, Some(&map(MAX_OBJECT_BYTES + 1)));
-        assert_eq!(reads.get(&key("0"), FOREVER), None);
+        assert_eq!(reused(&reads, "web").await, None);
+    }
+
+    #[tokio::test]
+    async fn object_that_changes_during_its_read_is_not_kept() {
+        let reads = reads(Duration::MAX);
+        let first = reads.begin(&key("web"), answer(Ok(Some(map(1)))));
+        reads.forget(&key("web"));
+        assert!(reads.get(&key("web")).is_none());
+        // A second read begins after the change, and before the first read ends.
+        let second = reads.begin(&key("web"), answer(Ok(Some(map(2)))));
+        let result = reads.finish(&key("web"), first).await;
+        assert_eq!(result.unwrap(), Some(map(1)));
+        assert_eq!(reused(&reads, "web").await, Some(Ok(Some(map(2)))));
+        let _ = reads.finish(&key("web"), second).await;
+        assert_eq!(reused(&reads, "web").await, Some(Ok(Some(map(2)))));
+    }
+
+    #[tokio::test]
+    async fn concurrent_reads_of_one_object_send_one_request() {
+        for readers in [100, 200] {
+            let (reads, requests) = (reads(Duration::MAX), Arc::new(AtomicUsize::new(0)));
+            let web = key("web");
+            let results = (0..readers).map(|_| {
+                let read = reads.get(&web).unwrap_or_else(|| {
+                    let requests = requests.clone();
+                    let request = async move {
+                        requests.fetch_add(1, Ordering::SeqCst);
+                        tokio::task::yield_now().await;
+                        // Too large to be kept. Readers that wait for the request get it all the same.
+                        Ok(Some(map(MAX_OBJECT_BYTES + 1)))
+                    };
+                    reads.begin(&web, request.boxed())
+                });
+                reads.finish(&web, read)
+            });
+            let results = join_all(results.collect::<Vec<_>>()).await;
+            assert!(results.iter().all(|result| matches!(result, Ok(Some(_)))));
+            assert_eq!(requests.load(Ordering::SeqCst), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn read_survives_the_reconcile_that_began_it() {
+        let (reads, web) = (reads(Duration::MAX), key("web"));
+        let request = async {
+            tokio::task::yield_now().await;
+            Ok(Some(map(1)))
+        };
+        let first = reads.begin(&web, request.boxed());
+        let mut first = Box::pin(reads.finish(&web, first));
+        assert!(first.as_mut().now_or_never().is_none());
+        let second = reads.get(&web).unwrap();
+        drop(first);
+        let result = reads.finish(&web, second).await;
+        assert_eq!(result.unwrap(), Some(map(1)));
+    }
+
+    #[tokio::test]
+    async fn expired_objects_leave_the_memory() {
+        let young = reads(Duration::MAX);
+        read(&young, "web", Ok(Some(map(1)))).await;
+        young.expire();
+        assert_eq!(young.entries.lock().bytes, 1);
+        let old = reads(Duration::ZERO);
+        read(&old, "web", Ok(Some(map(1)))).await;
+        old.expire();
+        let entries = old.entries.lock();
+        assert_eq!((entries.reads.len(), entries.bytes), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn number_and_size_of_objects_in_memory_are_limited() {
+        let reads = reads(Duration::MAX);
+        for number in 0..=MAX_OBJECTS {
+            read(&reads, &number.to_string(), Ok(Some(map(1)))).await;
+        }
+        let kept = |reads: &RecentReads<ConfigMap>| {
+            let entries = reads.entries.lock();
+            (entries.reads.len(), entries.bytes)
+        };
+        assert_eq!(kept(&reads), (MAX_OBJECTS, MAX_OBJECTS));
+        read(&reads, "0", Ok(Some(map(MAX_OBJECT_BYTES + 1)))).await;
+        assert_eq!(kept(&reads), (MAX_OBJECTS - 1, MAX_OBJECTS - 1));
+        for number in 0..MAX_OBJECTS {
+            read(&reads, &number.to_string(), Ok(Some(map(MAX_OBJECT_BYTES)))).await;
+        }
+        let (objects, bytes) = kept(&reads);
+        assert!(bytes <= MAX_BYTES && objects < MAX_OBJECTS, "{bytes}");
+        assert!(bytes > MAX_BYTES - MAX_OBJECT_BYTES, "{bytes}");
     }
 }

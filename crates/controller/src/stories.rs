@@ -5,6 +5,7 @@ mod generated;
 mod operator;
 mod pods;
 mod simulation;
+mod start;
 
 use alustan_api::labels::{self, Component};
 use alustan_core::job_retention::JobRetention;

@@ -7,6 +7,7 @@ use alustan_api::labels::{self, Component};
 use alustan_core::model::cache_location;
 use alustan_core::observed::SharedClaimSeen;
 use alustan_core::settings::CacheDefault;
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -15,32 +16,42 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::jobs;
-use crate::resource::readable;
+use crate::observe::observer::Observer;
+use crate::resource::{Ref, readable};
 use crate::watch::keys::ResourceKey;
 
-/// Reads the shared claim that `tf` selects from the API server. The operator does not watch these claims: they belong to users.
-pub(super) async fn observe(ctx: &Context, tf: &Terraform) -> Result<SharedClaimSeen, Error> {
+/// Returns the shared claim that the resource of the `observer` selects: read from the API server, or reused if a reconcile read it in the last
+/// seconds. The operator does not watch these claims: they belong to users.
+pub(super) async fn observe(observer: &Observer<'_>) -> Result<SharedClaimSeen, Error> {
+    let Observer { ctx, tf, .. } = *observer;
     let location = cache_location::location(tf, &ctx.settings);
     let Some(name) = location.shared() else {
         return Ok(SharedClaimSeen::Absent);
     };
     let namespace = tf.namespace().unwrap_or_default();
-    let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
-    let operation = format!("read PersistentVolumeClaim {name}");
-    let claim = call(&operation, api.get_opt(name)).await?;
-    let has_finished_users = || !jobs::finished_users(ctx, &namespace, name).is_empty();
-    Ok(claim.map_or(SharedClaimSeen::Absent, |claim| {
+    let request = || {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
         let is_default = ctx.settings.cache == CacheDefault::Claim(name.to_owned());
-        seen(&claim, is_default, has_finished_users)
-    }))
+        let name = name.to_owned();
+        let request = async move {
+            let operation = format!("read PersistentVolumeClaim {name}");
+            let claim = call(&operation, api.get_opt(&name)).await?;
+            Ok(claim.as_ref().map(|claim| seen(claim, is_default)))
+        };
+        request.boxed()
+    };
+    let key = Ref::new(name).within(&namespace);
+    let claim = observer.read(&ctx.inputs.shared_claims, &key, request);
+    Ok(match claim.await?.unwrap_or_default() {
+        SharedClaimSeen::Terminating { .. } => SharedClaimSeen::Terminating {
+            has_finished_users: !jobs::finished_users(ctx, &namespace, name).is_empty(),
+        },
+        claim => claim,
+    })
 }
 
-/// `is_default`: whether flag `--cache` names the claim. `has_finished_users`: whether finished Jobs refer to the claim.
-fn seen(
-    claim: &PersistentVolumeClaim,
-    is_default: bool,
-    has_finished_users: impl FnOnce() -> bool,
-) -> SharedClaimSeen {
+/// `is_default`: whether flag `--cache` names the claim. The result does not include the finished Jobs that refer to the claim.
+fn seen(claim: &PersistentVolumeClaim, is_default: bool) -> SharedClaimSeen {
     if let Some(owner) = owner(claim) {
         return SharedClaimSeen::Owned(owner);
     }
@@ -53,7 +64,7 @@ fn seen(
     }
     if claim.metadata.deletion_timestamp.is_some() {
         return SharedClaimSeen::Terminating {
-            has_finished_users: has_finished_users(),
+            has_finished_users: false,
         };
     }
     let uid = claim.uid().unwrap_or_default();
@@ -102,20 +113,12 @@ mod tests {
             "status": {"phase": "Bound"},
         });
         let seen_as = |claim: &serde_json::Value| {
-            seen(
-                &serde_json::from_value(claim.clone()).unwrap(),
-                false,
-                || true,
-            )
+            seen(&serde_json::from_value(claim.clone()).unwrap(), false)
         };
         assert_eq!(seen_as(&claim), SharedClaimSeen::Owned("web".to_owned()));
         claim["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"});
         assert_eq!(seen_as(&claim), SharedClaimSeen::NotAllowed);
-        let default = seen(
-            &serde_json::from_value(claim.clone()).unwrap(),
-            true,
-            || true,
-        );
+        let default = seen(&serde_json::from_value(claim.clone()).unwrap(), true);
         let uid = "u".to_owned();
         assert_eq!(default, SharedClaimSeen::Bound { uid: uid.clone() });
         claim["metadata"]["annotations"] = json!({labels::ALLOW_CACHE: "true"});
@@ -124,7 +127,7 @@ mod tests {
         assert_eq!(seen_as(&claim), SharedClaimSeen::Pending { uid });
         claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let terminating = SharedClaimSeen::Terminating {
-            has_finished_users: true,
+            has_finished_users: false,
         };
         assert_eq!(seen_as(&claim), terminating);
     }

@@ -14,8 +14,10 @@ use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::observed::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
+use futures::FutureExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
@@ -25,7 +27,7 @@ use crate::call::call;
 use crate::error::{Error, ReadResult};
 use crate::github_app::{self, GitHubAppParts, REQUIRED_KEYS};
 use crate::observe::observer::{Observer, QueryCredentials};
-use crate::recent_reads::{MAX_AGE, RecentReads, Values};
+use crate::recent_reads::{RecentReads, Values};
 use crate::remote::git_refs::{AppLogin, Login};
 use crate::resource::Ref;
 
@@ -155,22 +157,27 @@ impl Reader<'_> {
         Ok(config_map.ok_or_else(|| self.missing(field, "ConfigMap", name)))
     }
 
-    /// Returns the object `name`: reused from `recent`, or read from the API server.
+    /// Returns the values of the object `name`, without its metadata: reused from `recent`, or read from the API server.
     async fn find<K>(&self, recent: &RecentReads<K>, name: &str) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        K: Values + DeserializeOwned + Clone + Debug,
+        K: Values + DeserializeOwned + Clone + Debug + Send + 'static,
     {
         let key = Ref::new(name).within(&self.namespace);
-        if let Some(reused) = self.observer.reuse(|| recent.get(&key, MAX_AGE)) {
-            return Ok(Some(reused));
-        }
-        let api: Api<K> = Api::namespaced(self.observer.ctx.client.clone(), &self.namespace);
-        let operation = format!("read {} {name}", K::kind(&()));
-        let since = recent.begin(&key);
-        let object = Box::pin(call(&operation, api.get_opt(name))).await?;
-        recent.end(&key, since, object.as_ref());
-        Ok(object)
+        let request = || {
+            let api: Api<K> = Api::namespaced(self.observer.ctx.client.clone(), &self.namespace);
+            let name = name.to_owned();
+            let request = async move {
+                let operation = format!("read {} {name}", K::kind(&()));
+                let mut object = call(&operation, api.get_opt(&name)).await?;
+                if let Some(object) = &mut object {
+                    *object.meta_mut() = ObjectMeta::default();
+                }
+                Ok(object)
+            };
+            request.boxed()
+        };
+        self.observer.read(recent, &key, request).await
     }
 
     fn missing(&self, field: &str, kind: &str, name: &str) -> Failure {

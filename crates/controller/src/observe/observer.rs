@@ -7,10 +7,13 @@ use alustan_api::report::Failure;
 use alustan_core::model::image::ImageSeen;
 use alustan_core::observed::Seen;
 use alustan_registry::DockerConfig;
+use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::context::Context;
+use crate::error::Error;
+use crate::recent_reads::{RecentReads, Values};
 use crate::reconciliation::Reconciliation;
 use crate::remote::git_refs::Login;
 use crate::remote::prune_request::PruningSeen;
@@ -56,7 +59,7 @@ pub(crate) struct QueryCredentials {
     pub(super) artifact: Result<Option<DockerConfig>, Failure>,
 }
 
-/// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.
+/// How a reconcile gets the objects that the spec refers to.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum InputReads {
     /// Reads objects from the API server, or reuses objects that an earlier reconcile read.
@@ -85,15 +88,25 @@ impl<'a> Observer<'a> {
         self.used_queries.lock().insert(query.to_owned());
     }
 
-    /// Returns the object that `recent` returns. Returns `None` if this reconcile must read all objects from the API server.
-    pub(super) fn reuse<K>(&self, recent: impl FnOnce() -> Option<K>) -> Option<K> {
-        let mut reads = self.reads.lock();
-        if *reads == InputReads::Fresh {
-            return None;
-        }
-        let reused = recent()?;
-        *reads = InputReads::Reused;
-        Some(reused)
+    /// Returns the object `key`: reused from `recent`, or the result of `request`. `None` if the object does not exist.
+    pub(super) async fn read<V: Values + Clone>(
+        &self,
+        recent: &RecentReads<V>,
+        key: &Ref,
+        request: impl FnOnce() -> BoxFuture<'static, Result<Option<V>, Error>>,
+    ) -> Result<Option<V>, Error> {
+        let reused = {
+            let mut reads = self.reads.lock();
+            let reused = (*reads != InputReads::Fresh)
+                .then(|| recent.get(key))
+                .flatten();
+            if reused.is_some() {
+                *reads = InputReads::Reused;
+            }
+            reused
+        };
+        let read = reused.unwrap_or_else(|| recent.begin(key, request()));
+        recent.finish(key, read).await
     }
 
     /// Makes the next observation of this reconcile read all objects from the API server. Returns false if the previous observation reused no object:
