@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod github_app;
+mod inputs;
 mod outputs;
 mod repositories;
 mod sources;

@@ -157,8 +157,8 @@ impl Watches {
         })
     }
 
-    /// Returns the created, changed and deleted objects that resources name, and possibly others of kind `K`. The watch begins after the first list
-    /// of the resources. Omits the objects that a repeated list has unchanged.
+    /// Returns the created, changed and deleted objects that resources name, and possibly others of kind `K`. Omits the objects of the operator,
+    /// which the caches watch already, and objects that a repeated list has unchanged. The watch begins after the first list of the resources.
     pub(crate) fn used<K>(
         &self,
         kind: UsedKind,
@@ -168,10 +168,12 @@ impl Watches {
         K: Clone + Debug + Send + 'static,
         PartialObjectMeta<K>: DeserializeOwned,
     {
+        let wanted = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
+        let wanted = watcher::Config::default().labels(&wanted);
         let trim = |object: &mut PartialObjectMeta<K>| object.managed_fields_mut().clear();
         let mut used = UsedObjects::new(kind, self.resources());
         let changed = self
-            .watched(&watcher::Config::default(), trim)
+            .watched(&wanted, trim)
             .map_ok(move |event| {
                 let changed = used.changed(&event).into_iter();
                 stream::iter(changed.map(|key| Ok(metadata(key))))

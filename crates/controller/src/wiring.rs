@@ -259,18 +259,15 @@ async fn run_controller(
     let (secret_ctx, map_ctx, claim_ctx) = (ctx.clone(), ctx.clone(), ctx.clone());
     let (job_ctx, pod_ctx) = (ctx.clone(), ctx.clone());
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
-    let store = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.store())
         .with_config(controller_config())
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
-            let mut affected = consumers_of_outputs(&secret_ctx.settings, &store, &secret);
-            affected.extend(owner(&secret_ctx.settings, &secret));
-            affected
+            affected_by_secret(&secret_ctx, &secret)
         })
         .watches_stream(map_events, move |map| {
             map_ctx.mirrors.config_maps.record_event(&map);
-            owner(&map_ctx.settings, &map)
+            affected_by_config_map(&map_ctx, &map)
         })
         .watches_stream(claim_events, move |claim| {
             claim_ctx.mirrors.claims.record_event(&claim);
@@ -338,6 +335,25 @@ fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
         let resource = woken.recv().await?;
         Some((resource, woken))
     })
+}
+
+/// Returns the resources to reconcile after an event of a cached Secret: the owner, and the resources that use the Secret.
+fn affected_by_secret(ctx: &Context, secret: &impl ResourceExt) -> Vec<Ref> {
+    let key = key_of(secret);
+    ctx.inputs.secrets.forget(&to_ref(&key));
+    let mut affected = consumers_of_outputs(&ctx.settings, &ctx.resources, secret);
+    affected.extend(owner(&ctx.settings, secret));
+    affected.extend(users(&ctx.resources, &ResourceKey::Secret(key)));
+    affected
+}
+
+/// Returns the resources to reconcile after an event of a cached ConfigMap: the owner, and the resources that use the ConfigMap.
+fn affected_by_config_map(ctx: &Context, map: &impl ResourceExt) -> Vec<Ref> {
+    let key = key_of(map);
+    ctx.inputs.config_maps.forget(&to_ref(&key));
+    let mut affected = users(&ctx.resources, &ResourceKey::ConfigMap(key));
+    affected.extend(owner(&ctx.settings, map));
+    affected
 }
 
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.
