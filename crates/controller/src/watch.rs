@@ -7,6 +7,7 @@ pub(crate) mod dynamic;
 pub(crate) mod joined;
 pub(crate) mod keys;
 pub(crate) mod mapping;
+pub(crate) mod object_selector;
 mod subscriptions;
 pub(crate) mod trim;
 pub(crate) mod used_objects;

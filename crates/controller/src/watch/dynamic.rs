@@ -7,7 +7,7 @@ use alustan_api::Reason;
 use alustan_api::labels;
 use alustan_api::report::Failure;
 use futures::{Stream, StreamExt};
-use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
+use kube::api::{Api, DynamicObject, PartialObjectMeta};
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta};
 use kube::discovery::{Scope, pinned_kind};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -21,6 +21,7 @@ use crate::call::call;
 use crate::error::{Error, ReadResult};
 use crate::resource::Ref;
 use crate::watch::joined::Events;
+use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 use crate::watch::subscriptions::{Subscriptions, Target, Version};
 
 /// Maximum number of objects that a selector may select.
@@ -31,57 +32,6 @@ const PAGE_SIZE: u32 = 10;
 
 /// Maximum number of objects per page of the list of a watch. Limits the memory for one watch: the metadata of an object has up to 1.5 MiB.
 const WATCH_PAGE_SIZE: u32 = 50;
-
-/// Selects objects of one kind in one namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ObjectSelector {
-    /// For example `apps/v1`.
-    pub(crate) api_version: String,
-    /// For example `Deployment`.
-    pub(crate) kind: String,
-    /// Namespace, if the kind is namespaced.
-    pub(crate) namespace: String,
-    /// Name or labels of the objects.
-    pub(crate) objects: NameOrLabels,
-}
-
-/// Selects objects by name or by labels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NameOrLabels {
-    /// Object with this name.
-    Name(String),
-    /// Objects that a label selector selects; an empty selector selects all objects.
-    Labels(String),
-}
-
-impl ObjectSelector {
-    /// Describes the selected objects for a message: `Ingress web`, `Ingress other/* with app=web`. Omits the namespace if it is `here`.
-    pub(crate) fn describe(&self, here: &str) -> String {
-        let namespace_prefix = if self.namespace == here {
-            String::new()
-        } else {
-            format!("{}/", self.namespace)
-        };
-        match &self.objects {
-            NameOrLabels::Name(name) => format!("{} {namespace_prefix}{name}", self.kind),
-            NameOrLabels::Labels(labels) if labels.is_empty() => {
-                format!("{} {namespace_prefix}*", self.kind)
-            }
-            NameOrLabels::Labels(labels) => {
-                format!("{} {namespace_prefix}* with {labels}", self.kind)
-            }
-        }
-    }
-
-    fn parameters(&self) -> ListParams {
-        match &self.objects {
-            NameOrLabels::Name(name) => {
-                ListParams::default().fields(&format!("metadata.name={name}"))
-            }
-            NameOrLabels::Labels(labels) => ListParams::default().labels(labels),
-        }
-    }
-}
 
 /// Query of a list call: only the metadata of the selected objects, or a page of whole objects.
 pub(crate) enum ListQuery {

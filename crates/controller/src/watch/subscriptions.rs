@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::resource::Ref;
-use crate::watch::dynamic::{NameOrLabels, ObjectSelector};
+use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 
 /// Maximum number of watches for the resources of one namespace. Each watch takes a connection.
 pub(super) const MAX_WATCHES: usize = 100;

@@ -22,7 +22,8 @@ use crate::context::Context;
 use crate::error::{Error, ReadResult};
 use crate::observe::observer::Observer;
 use crate::resource::is_made_for;
-use crate::watch::dynamic::{ListQuery, ObjectQuery, ObjectSelector, Page};
+use crate::watch::dynamic::{ListQuery, ObjectQuery, Page};
+use crate::watch::object_selector::ObjectSelector;
 use crate::watch::trim::is_content_removed;
 
 /// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use crate::error::{Error, ReadResult};
 use crate::observe::dependencies::evaluation::Dependencies;
-use crate::watch::dynamic::{ListQuery, MAX_OBJECTS, NameOrLabels, ObjectSelector};
+use crate::watch::dynamic::{ListQuery, MAX_OBJECTS};
+use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 
 /// Maximum number of objects that a message names.
 const MAX_NAMES: usize = 5;

@@ -18,7 +18,8 @@ use serde_json::Value;
 use crate::error::{Error, ReadResult};
 use crate::observe::dependencies::evaluation::{Dependencies, outputs_secret};
 use crate::observe::inputs::Reader;
-use crate::watch::dynamic::{ListQuery, NameOrLabels, ObjectSelector};
+use crate::watch::dynamic::ListQuery;
+use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 use crate::watch::trim::MAX_VALUES_BYTES;
 
 /// Maximum size of the outputs Secrets that one reconcile reads, in bytes.
