@@ -40,7 +40,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     (
         "",
         "serviceaccounts",
-        &["get", "list", "create", "patch", "delete"],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     (
         "",
@@ -51,17 +51,17 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     (
         "policy",
         "poddisruptionbudgets",
-        &["get", "list", "create", "patch", "delete"],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     (
         "rbac.authorization.k8s.io",
         "roles",
-        &["get", "list", "create", "patch", "delete"],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     (
         "rbac.authorization.k8s.io",
         "rolebindings",
-        &["get", "list", "create", "patch", "delete"],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     (
         "batch",

@@ -36,7 +36,6 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use crate::apply::namespaces::LABEL_TTL;
-use crate::apply::objects::OwnedObject;
 use crate::apply::step_executor::StepExecutor;
 use crate::apply::step_executor::encoded;
 use crate::call::StatusKind;
@@ -451,11 +450,12 @@ impl<'a> StepExecutor<'a> {
 
     async fn write(&self, object: &Object) -> Result<(), Error> {
         match object {
-            Object::Secret(secret) => self.apply_secret(secret).await,
+            Object::Secret(secret) if is_mirrored(secret) => self.apply_secret(secret).await,
+            Object::Secret(secret) => self.apply_run_object(secret).await,
             Object::ConfigMap(map) => {
                 let mirror = &self.ctx.mirrors.config_maps;
                 let known = self.known_state(mirror, &map.name_any());
-                if let Some(written) = self.apply(map, known).await? {
+                if let Some(written) = self.apply(map, known).await?.written() {
                     mirror.record_write(written.metadata.into_response_partial());
                 }
                 Ok(())
@@ -484,6 +484,7 @@ impl<'a> StepExecutor<'a> {
         Ok(())
     }
 
+    /// Applies a Secret of the watch cache.
     async fn apply_secret(&self, secret: &Secret) -> Result<(), Error> {
         let component = secret.labels().get(labels::COMPONENT);
         let has_component =
@@ -495,13 +496,12 @@ impl<'a> StepExecutor<'a> {
             let data = secret.to_mut().data.get_or_insert_default();
             self.ctx.signer.sign(&self.uid(), data);
         }
-        match self
-            .apply(&*secret, self.known_state_of_secret(&secret))
-            .await
-        {
-            Ok(written) => {
-                if let Some(written) = written.filter(is_mirrored) {
-                    self.ctx.mirrors.secrets.record_write(written);
+        let mirror = &self.ctx.mirrors.secrets;
+        let known = self.known_state(mirror, &secret.name_any());
+        match self.apply(&*secret, known).await {
+            Ok(applied) => {
+                if let Some(written) = applied.written() {
+                    mirror.record_write(written);
                 }
                 Ok(())
             }
@@ -513,11 +513,6 @@ impl<'a> StepExecutor<'a> {
             }
             Err(error) => Err(error),
         }
-    }
-
-    async fn apply_run_object<K: OwnedObject>(&self, object: &K) -> Result<(), Error> {
-        let result = self.apply(object, self.known_state_of_run_object()).await;
-        result.map(drop)
     }
 
     /// Reads the metadata of an object. Returns `None` if the object does not exist.

@@ -31,6 +31,7 @@ use crate::remote::module_files::Fetchers;
 use crate::resource::Guarded;
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
+use crate::verified_objects::VerifiedObjects;
 use crate::watch::allow_lists::AllowLists;
 use crate::watch::dynamic::DynamicWatches;
 use crate::watch::keys::ResourceKey;
@@ -72,6 +73,8 @@ pub(crate) struct Context {
     pub(crate) memory: Arc<Memory>,
     /// Marks of the finished run Jobs beyond `--keep-jobs`.
     pub(crate) job_retention: Mutex<JobRetention>,
+    /// Objects of runs that need no read before the next run.
+    pub(crate) verified_objects: Arc<VerifiedObjects>,
     pub(crate) fail_point: FailPoint,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,

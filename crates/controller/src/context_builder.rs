@@ -152,6 +152,7 @@ pub(crate) fn context(
         upstream_activity: UpstreamActivity::new(wake),
         memory: Arc::default(),
         job_retention: Mutex::new(JobRetention::new(config.keep_jobs)),
+        verified_objects: Arc::default(),
         fail_point: FailPoint::from_environment()?,
         health,
         metrics,

@@ -53,6 +53,7 @@ mod step_name;
 mod stories;
 mod unreadable;
 mod upstream_activity;
+mod verified_objects;
 mod version;
 #[cfg(test)]
 mod visits;

@@ -37,8 +37,8 @@ struct Objects {
     applied: BTreeMap<Key, Value>,
     version: u64,
     writes: usize,
-    /// Number of reads of single objects, by kind.
-    reads: BTreeMap<String, usize>,
+    /// Plural name of the kind and name of each object that was read by name.
+    reads: Vec<String>,
     fault: Option<Fault>,
     is_crashed: bool,
     /// Whether a quota denies new Jobs.
@@ -58,7 +58,7 @@ impl MemoryCluster {
             applied: BTreeMap::new(),
             version: 0,
             writes: 0,
-            reads: BTreeMap::new(),
+            reads: Vec::new(),
             fault: None,
             is_crashed: false,
             denies_jobs: false,
@@ -108,9 +108,9 @@ impl MemoryCluster {
         self.0.lock().writes
     }
 
-    /// Returns the number of reads of single objects, by plural name of their kind.
-    pub(crate) fn reads(&self) -> BTreeMap<String, usize> {
-        self.0.lock().reads.clone()
+    /// Returns the reads of objects by name since the last call, for example `roles web-runner`.
+    pub(crate) fn take_reads(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().reads)
     }
 
     /// Whether a fault has crashed the operator.
@@ -272,7 +272,7 @@ impl Objects {
         }
         if request.method == "GET" {
             if !path.key.2.is_empty() {
-                *self.reads.entry(path.key.0.clone()).or_default() += 1;
+                self.reads.push(format!("{} {}", path.key.0, path.key.2));
             }
             return self.read(&path);
         }

@@ -10,7 +10,7 @@ mod start;
 use alustan_api::labels::{self, Component};
 use alustan_core::job_retention::JobRetention;
 use futures::StreamExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::memory_cluster::Fault;
 use crate::observe::finished_jobs;
@@ -41,6 +41,54 @@ async fn live(fault: Option<Fault>) -> usize {
 #[tokio::test]
 async fn resource_is_created_changed_and_deleted_in_memory() {
     assert!(live(None).await > 20);
+}
+
+/// Changes the spec, and runs until the change is applied. Returns the reads of objects by name.
+async fn reads_of_a_change(simulation: &mut Simulation, size: u8) -> Vec<String> {
+    simulation.cluster.take_reads();
+    simulation.edit(&json!({"variables": {"size": size}}));
+    let is_ready = |simulation: &Simulation| simulation.has_condition("Ready");
+    simulation.run_until(is_ready, "change").await;
+    let mut reads = simulation.cluster.take_reads();
+    reads.retain(|read| !read.starts_with("namespaces "));
+    reads
+}
+
+#[tokio::test]
+async fn later_runs_read_changed_run_objects_alone() {
+    let mut simulation = Simulation::new().await;
+    assert!(reads_of_a_change(&mut simulation, 1).await.is_empty());
+    // The second run creates the state slots, and the Role lists them.
+    let slots = ["secrets web-state-slot-0", "secrets web-state-slot-1"];
+    let mut reads = reads_of_a_change(&mut simulation, 2).await;
+    reads.sort();
+    assert_eq!(reads, slots);
+    for size in 3..6 {
+        let reads = reads_of_a_change(&mut simulation, size).await;
+        assert!(reads.is_empty(), "{reads:?}");
+    }
+    let role = |simulation: &Simulation| {
+        let role = simulation.cluster.get::<Value>("roles", "web-runner");
+        role.unwrap()["rules"].clone()
+    };
+    let rules = role(&simulation);
+    let cluster = simulation.cluster.clone();
+    cluster.merge("roles", "web-runner", &json!({"rules": []}));
+    cluster.delete("serviceaccounts", "web-runner");
+    cluster.merge(
+        "secrets",
+        "web-state-slot-0",
+        &json!({"data": {"data": ""}}),
+    );
+    let mut reads = reads_of_a_change(&mut simulation, 6).await;
+    reads.sort();
+    assert_eq!(reads, ["roles web-runner", "serviceaccounts web-runner"]);
+    assert_eq!(role(&simulation), rules);
+    assert_eq!(cluster.all::<Value>("serviceaccounts").len(), 1);
+    assert!(reads_of_a_change(&mut simulation, 7).await.is_empty());
+    simulation.restart().await;
+    let reads = reads_of_a_change(&mut simulation, 8).await;
+    assert_eq!(reads.len(), 6, "{reads:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod allow_lists;
 pub(crate) mod cached;
+mod changes;
 pub(crate) mod dependents;
 pub(crate) mod dynamic;
 pub(crate) mod joined;

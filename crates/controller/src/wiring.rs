@@ -256,6 +256,7 @@ async fn run_controller(
     };
     let ctx = Arc::new(context(context_parts, config, mirrors, resources.clone())?);
     sync_handler.begin(ctx.clone());
+    watches.follow_run_objects(&ctx.verified_objects);
     let (secret_ctx, map_ctx, claim_ctx) = (ctx.clone(), ctx.clone(), ctx.clone());
     let (job_ctx, pod_ctx) = (ctx.clone(), ctx.clone());
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());

@@ -1,12 +1,15 @@
 //! Server-side apply of the objects of a resource. An object that is new or in a watch cache is applied with one request. Any other object is
-//! read first, and patched only if a field differs. Objects of other owners are never changed.
+//! read first, and patched only if a field differs; the next runs send no request for it until it changes ([`VerifiedObjects`]). Objects of other
+//! owners are never changed.
+//!
+//! [`VerifiedObjects`]: crate::verified_objects::VerifiedObjects
 
 use std::fmt::Debug;
 
 use alustan_api::{FIELD_MANAGER, labels};
 use alustan_core::model::orphans;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, PartialObjectMeta, PartialObjectMetaExt, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -18,7 +21,7 @@ use crate::call::call;
 use crate::error::Error;
 use crate::indexed_store::Indexed;
 use crate::resource::is_made_for;
-use crate::watch::mapping::is_mirrored;
+use crate::verified_objects::Knowledge;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Resource version that no object has. An apply with it creates a missing object. If the object exists, the API server returns a conflict
@@ -53,18 +56,48 @@ pub(super) enum KnownState {
     Absent,
     /// The object exists, belongs to the resource and has this uid.
     Owned(String),
+    /// The object exists, belongs to the resource and has this resource version.
+    Version(u64),
     /// Unknown: the operator must read the object first.
     Unknown,
 }
 
-impl StepExecutor<'_> {
-    /// Returns the known state of the Secret to apply.
-    pub(super) fn known_state_of_secret(&self, secret: &Secret) -> KnownState {
-        if is_mirrored(secret) {
-            self.known_state(&self.ctx.mirrors.secrets, &secret.name_any())
-        } else {
-            self.known_state_of_run_object()
+/// Live object after an apply.
+pub(super) enum Applied<K> {
+    /// The object, as the API server returned it for the apply.
+    Written(Box<K>),
+    /// Metadata of the object, which already had all fields.
+    Unchanged(Box<PartialObjectMeta<K>>),
+}
+
+impl<K> Applied<K> {
+    /// Returns the object if it was written.
+    pub(super) fn written(self) -> Option<K> {
+        match self {
+            Self::Written(object) => Some(*object),
+            Self::Unchanged(_) => None,
         }
+    }
+}
+
+impl StepExecutor<'_> {
+    /// Applies an object that only runs need and that is in no watch cache. Sends no request if the object is verified.
+    ///
+    /// # Errors
+    /// The errors of [`Self::apply`].
+    pub(super) async fn apply_run_object<K: OwnedObject>(&self, object: &K) -> Result<(), Error> {
+        let verified = &self.ctx.verified_objects;
+        let known = match verified.begin(object) {
+            Knowledge::Verified => return Ok(()),
+            Knowledge::Version(version) => KnownState::Version(version),
+            Knowledge::None => self.known_state_of_run_object(),
+        };
+        let only_metadata = has_only_metadata(&fields(object));
+        match self.apply(object, known).await? {
+            Applied::Written(live) => verified.complete(object, &*live, only_metadata),
+            Applied::Unchanged(live) => verified.complete(object, &*live, only_metadata),
+        }
+        Ok(())
     }
 
     /// Returns the known state of the object `name` from the watch cache of managed objects.
@@ -80,7 +113,7 @@ impl StepExecutor<'_> {
     }
 
     /// Returns the known state of an object that only runs need: absent before the first run, unknown later.
-    pub(super) fn known_state_of_run_object(&self) -> KnownState {
+    fn known_state_of_run_object(&self) -> KnownState {
         let is_first_run = self
             .record
             .as_ref()
@@ -92,7 +125,7 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
+    /// Applies `object`, unless the live object already has all fields of `object`.
     ///
     /// # Errors
     /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run with
@@ -102,28 +135,32 @@ impl StepExecutor<'_> {
         &self,
         object: &K,
         known: KnownState,
-    ) -> Result<Option<K>, Error> {
+    ) -> Result<Applied<K>, Error> {
         let is_unknown = matches!(known, KnownState::Unknown);
         let expected = match known {
-            KnownState::Absent => Some(if_absent(object)),
+            KnownState::Absent => Some(with_version(object, NO_OBJECT)),
             KnownState::Owned(uid) => Some(with_uid(object, uid)),
+            KnownState::Version(version) => Some(with_version(object, &version.to_string())),
             KnownState::Unknown => None,
         };
         if let Some(expected) = expected
             && let Some(applied) = self.try_apply(&expected).await?
         {
-            return Ok(Some(applied));
+            return Ok(Applied::Written(Box::new(applied)));
         }
         let wanted = fields(object);
         let expected = match self.read_live(object, &wanted).await? {
-            None => if_absent(object),
-            // Skip the apply if the known state is `Unknown` and no field differs. A known state `Absent` or `Owned` was wrong, because the first
-            // apply failed. Then the operator may not own the fields yet, so apply the object.
-            Some((_, live)) if is_unknown && contains_fields(&live, &wanted) => return Ok(None),
-            Some((uid, _)) => with_uid(object, uid),
+            None => with_version(object, NO_OBJECT),
+            // Skip the apply if the known state is `Unknown` and no field differs. Any other known state was wrong, because the first apply failed.
+            // Then the operator may not own the fields yet, so apply the object.
+            Some((metadata, live)) if is_unknown && contains_fields(&live, &wanted) => {
+                let unchanged = metadata.into_response_partial();
+                return Ok(Applied::Unchanged(Box::new(unchanged)));
+            }
+            Some((metadata, _)) => with_uid(object, metadata.uid.unwrap_or_default()),
         };
-        let applied = self.try_apply(&expected).await?;
-        applied.map(Some).ok_or(Error::Conflict)
+        let applied = self.try_apply(&expected).await?.ok_or(Error::Conflict)?;
+        Ok(Applied::Written(Box::new(applied)))
     }
 
     /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object does not meet
@@ -144,20 +181,19 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// Reads the live object with the name of `object`. Returns its uid, and the fields to compare with `wanted`.
+    /// Reads the live object with the name of `object`. Returns its metadata, and the fields to compare with `wanted`.
     async fn read_live<K: OwnedObject>(
         &self,
         object: &K,
         wanted: &Value,
-    ) -> Result<Option<(String, Value)>, Error> {
+    ) -> Result<Option<(ObjectMeta, Value)>, Error> {
         let kind = K::kind(&());
         let name = object.name_any();
         let api: Api<K> = self.api();
         let operation = format!("read {kind} {name}");
         // An object that is applied without data, such as a state slot, is compared by metadata: the operator does not read the data of a
         // state.
-        let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
-        if only_metadata {
+        if has_only_metadata(wanted) {
             let live = call(&operation, api.get_metadata_opt(&name)).await?;
             self.adopt_and_read(&api, live).await
         } else {
@@ -166,17 +202,17 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// Returns uid and fields of `live`. Adopts `live` first if it is orphaned state.
+    /// Returns metadata and fields of `live`. Adopts `live` first if it is orphaned state.
     async fn adopt_and_read<K: OwnedObject>(
         &self,
         api: &Api<K>,
         live: Option<impl Resource<DynamicType = ()> + Serialize>,
-    ) -> Result<Option<(String, Value)>, Error> {
+    ) -> Result<Option<(ObjectMeta, Value)>, Error> {
         let Some(live) = live else {
             return Ok(None);
         };
         self.adopt(api, &live).await?;
-        Ok(Some((live.uid().unwrap_or_default(), fields(&live))))
+        Ok(Some((live.meta().clone(), fields(&live))))
     }
 
     /// Returns whether `live` belongs to the resource; `false` for orphaned state that the resource adopts.
@@ -248,11 +284,11 @@ fn is_unmet(error: &kube::Error) -> bool {
     status.is_conflict() || status.is_invalid() && fields.any(|field| field == "metadata.uid")
 }
 
-/// Returns `object` with the precondition that it does not exist.
-fn if_absent<K: Resource + Clone>(object: &K) -> K {
-    let mut object_if_absent = object.clone();
-    object_if_absent.meta_mut().resource_version = Some(NO_OBJECT.to_owned());
-    object_if_absent
+/// Returns `object` with the precondition that the live object has resource version `version`.
+fn with_version<K: Resource + Clone>(object: &K, version: &str) -> K {
+    let mut object_with_version = object.clone();
+    object_with_version.meta_mut().resource_version = Some(version.to_owned());
+    object_with_version
 }
 
 /// Returns `object` with the precondition that the live object has this uid.
@@ -269,6 +305,11 @@ fn fields(object: &impl Serialize) -> Value {
         fields.retain(|name, _| !IMMUTABLE_FIELDS.contains(&name.as_str()));
     }
     fields
+}
+
+/// Whether the metadata is the only one of the `fields` to apply.
+fn has_only_metadata(fields: &Value) -> bool {
+    fields.as_object().is_some_and(|fields| fields.len() == 1)
 }
 
 /// Whether `live` has all fields of `wanted`. It may have more: other clients and the API server add fields.

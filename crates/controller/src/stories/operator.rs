@@ -1,6 +1,6 @@
 //! A process of the operator on an API server in memory. Tests deliver the watch events, and prepare the answers of git and registry.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use alustan_api::report::Failure;
@@ -10,11 +10,13 @@ use alustan_core::model::image;
 use alustan_core::observed::{Answer, SourceSeen};
 use alustan_source::{CommitId, Revision};
 use clap::Parser as _;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
 use tokio::sync::watch;
 
 use crate::args::Config;
@@ -29,8 +31,9 @@ use crate::remote::polled_cache::{SendQuery, SendQueryWith};
 use crate::remote::push_request::PushRequest;
 use crate::remote::queries;
 use crate::resource::{Guarded, Ref};
+use crate::verified_objects::VerifiedObjects;
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
-use crate::watch::mapping::LISTS;
+use crate::watch::mapping::{LISTS, is_mirrored};
 use crate::write_through_cache::WriteThroughCache;
 
 const BASE: &str = "registry.test/base:1";
@@ -95,6 +98,78 @@ fn mirror<K: Indexed>() -> (IndexedStore<K>, Mirror<K>) {
     (store, Mirror(writer))
 }
 
+/// Watch of one kind that fills no cache.
+struct Changes<K>(BTreeMap<String, K>);
+
+impl<K: Resource<DynamicType = ()>> Changes<K> {
+    fn begin(verified: &VerifiedObjects, objects: Vec<K>) -> Self {
+        verified.watch_began::<K>();
+        Self(by_name(objects))
+    }
+
+    /// Reports the changes of `objects` since the last call. `version`: resource version of the cluster.
+    fn report(&mut self, objects: Vec<K>, version: u64, verified: &VerifiedObjects) {
+        let mut before = std::mem::replace(&mut self.0, by_name(objects));
+        for (name, object) in &self.0 {
+            let old = before.remove(name);
+            if old.is_none_or(|old| old.resource_version() != object.resource_version()) {
+                verified.changed(object);
+            }
+        }
+        for mut object in before.into_values() {
+            object.meta_mut().resource_version = Some((version + 1).to_string());
+            verified.deleted(&object);
+        }
+    }
+}
+
+fn by_name<K: Resource>(objects: Vec<K>) -> BTreeMap<String, K> {
+    let named = objects
+        .into_iter()
+        .map(|object| (object.name_any(), object));
+    named.collect()
+}
+
+/// Watches of the objects that only runs need.
+struct RunObjects {
+    accounts: Changes<ServiceAccount>,
+    roles: Changes<Role>,
+    bindings: Changes<RoleBinding>,
+    budgets: Changes<PodDisruptionBudget>,
+    secrets: Changes<Secret>,
+}
+
+impl RunObjects {
+    fn begin(verified: &VerifiedObjects, cluster: &MemoryCluster) -> Self {
+        Self {
+            accounts: Changes::begin(verified, cluster.all("serviceaccounts")),
+            roles: Changes::begin(verified, cluster.all("roles")),
+            bindings: Changes::begin(verified, cluster.all("rolebindings")),
+            budgets: Changes::begin(verified, cluster.all("poddisruptionbudgets")),
+            secrets: Changes::begin(verified, run_secrets(cluster)),
+        }
+    }
+
+    fn report(&mut self, verified: &VerifiedObjects, cluster: &MemoryCluster) {
+        let version = cluster.version();
+        self.accounts
+            .report(cluster.all("serviceaccounts"), version, verified);
+        self.roles.report(cluster.all("roles"), version, verified);
+        self.bindings
+            .report(cluster.all("rolebindings"), version, verified);
+        self.budgets
+            .report(cluster.all("poddisruptionbudgets"), version, verified);
+        self.secrets.report(run_secrets(cluster), version, verified);
+    }
+}
+
+/// Returns the Secrets that are in no watch cache.
+fn run_secrets(cluster: &MemoryCluster) -> Vec<Secret> {
+    let mut secrets = cluster.all::<Secret>("secrets");
+    secrets.retain(|secret| !is_mirrored(secret));
+    secrets
+}
+
 /// A process of the operator.
 pub(super) struct Operator {
     pub(super) ctx: Arc<Context>,
@@ -104,6 +179,7 @@ pub(super) struct Operator {
     jobs: Mirror<CachedJob>,
     pods: Mirror<CachedPod>,
     resources: Mirror<Guarded>,
+    run_objects: RunObjects,
     _folder: tempfile::TempDir,
 }
 
@@ -137,6 +213,7 @@ impl Operator {
         };
         let ctx = context(parts, &config, mirrors, resource_store).unwrap();
         Self {
+            run_objects: RunObjects::begin(&ctx.verified_objects, cluster),
             ctx: Arc::new(ctx),
             secrets,
             config_maps,
@@ -160,6 +237,7 @@ impl Operator {
         }
         self.secrets
             .fill(secrets.into_iter().filter(is_managed).collect());
+        self.run_objects.report(&self.ctx.verified_objects, cluster);
         self.config_maps.fill(cluster.all("configmaps"));
         self.claims.fill(cluster.all("persistentvolumeclaims"));
         self.jobs.fill(cluster.all("jobs"));

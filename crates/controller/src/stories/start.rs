@@ -87,7 +87,11 @@ async fn start_reads_each_object_once_for_all_resources() {
         });
         let reconciles = futures::stream::iter(reconciles).buffer_unordered(CONCURRENCY);
         assert_eq!(reconciles.count().await, resources);
-        let mut reads = cluster.reads();
+        let mut reads = BTreeMap::<String, usize>::new();
+        for read in cluster.take_reads() {
+            let (kind, _) = read.split_once(' ').unwrap();
+            *reads.entry(kind.to_owned()).or_default() += 1;
+        }
         // Read in the background.
         assert!(reads.remove("namespaces").unwrap_or_default() <= NAMESPACES);
         let expected = BTreeMap::from([
