@@ -338,6 +338,6 @@ fn remember(memory: &Memory, resource: &Guarded) {
     memory.set_source(&key, "https://git.alustan.test/stored/ok main", source);
     memory.set_planned_image(&key, DIGEST);
     memory.set_record_version(&key, resource.resource_version());
-    memory.set_status(&key, status, Some(1_234_567), Timestamp::UNIX_EPOCH);
+    memory.set_status(&key, status, Some(1_234_567));
     memory.drop_watched_status(&key, 1_234_567);
 }

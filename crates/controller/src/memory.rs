@@ -28,8 +28,8 @@ pub(crate) struct ResourceState {
     uid: Option<String>,
     /// Last written status, until the watch cache has it.
     status: Option<Box<WrittenStatus>>,
-    /// Time of the last change of the status.
-    status_at: Option<Timestamp>,
+    /// Time since which a status that may be short-lived is not written.
+    held_since: Option<Timestamp>,
     source: Option<(String, SourceSeen)>,
     /// Tag of the runner image that the resource needs, built or not.
     image_tag: Option<String>,
@@ -95,17 +95,10 @@ impl Memory {
         })
     }
 
-    /// Stores the changed status of `resource` that is written at `now`. `version`: resource version of the write.
-    pub(crate) fn set_status(
-        &self,
-        resource: &Ref,
-        status: TerraformStatus,
-        version: Option<u64>,
-        now: Timestamp,
-    ) {
+    /// Stores the status of `resource` that was written. `version`: resource version of the write.
+    pub(crate) fn set_status(&self, resource: &Ref, status: TerraformStatus, version: Option<u64>) {
         self.with_state(resource, |memory| {
             memory.status = Some(Box::new(WrittenStatus { status, version }));
-            memory.status_at = Some(now);
         });
     }
 
@@ -120,10 +113,15 @@ impl Memory {
         });
     }
 
-    /// Whether the status of `resource` changed within `max_age` before `now`.
-    pub(crate) fn has_new_status(&self, resource: &Ref, max_age: Duration, now: Timestamp) -> bool {
-        let at = self.with_state(resource, |memory| memory.status_at);
-        at.is_some_and(|at| now.duration_since(at).unsigned_abs() < max_age)
+    /// Returns for how long the status of `resource` has been held back at `now`, since the first call after [`Self::release_status`].
+    pub(crate) fn hold_status(&self, resource: &Ref, now: Timestamp) -> Duration {
+        let since = self.with_state(resource, |memory| *memory.held_since.get_or_insert(now));
+        Duration::try_from(now.duration_since(since)).unwrap_or_default()
+    }
+
+    /// Ends the time for which the status of `resource` has been held back.
+    pub(crate) fn release_status(&self, resource: &Ref) {
+        self.with_state(resource, |memory| memory.held_since = None);
     }
 
     /// Returns the last commit and context of `resource` if they were stored for the same `module`: repository, reference, path and included files.
@@ -288,12 +286,7 @@ mod tests {
     fn written_status_is_dropped_once_the_watch_has_it() {
         let (memory, web) = (Memory::default(), Ref::new("web").within("team"));
         let is_kept_at = |written: Option<u64>, watched: u64| {
-            memory.set_status(
-                &web,
-                TerraformStatus::default(),
-                written,
-                Timestamp::UNIX_EPOCH,
-            );
+            memory.set_status(&web, TerraformStatus::default(), written);
             memory.drop_watched_status(&web, watched);
             memory.status(&web).is_some()
         };

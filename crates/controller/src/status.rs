@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::status::patch::{removed_fields, replacing};
-use alustan_core::status::pending_query::only_reports_a_query;
 use alustan_core::status::render::bounded;
+use alustan_core::status::short_lived::is_short_lived;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -20,13 +20,13 @@ use crate::events::publish;
 use crate::reconciliation::Reconciliation;
 use crate::write_through_cache::version;
 
-/// Time after a change of the status during which a status that only reports a pending query is not written.
+/// Time for which a status that may be short-lived is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not patch the
 /// status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, does not patch the status, but
-/// stores it for the response: metacontroller writes it. Does nothing for a status that only reports a pending query if the previous status is newer
-/// than [`STATUS_DELAY`]: the result of the query will probably replace the status soon. Then returns the maximum time until the next reconcile.
+/// stores it for the response: metacontroller writes it. Does nothing for the first [`STATUS_DELAY`] of a status that another one will probably
+/// replace ([`is_short_lived`]). Then returns the maximum time until the next reconcile.
 ///
 /// # Errors
 /// If the status cannot be written.
@@ -38,9 +38,10 @@ pub(crate) async fn report(
         ctx, tf, resource, ..
     } = *reconciliation;
     let status = bounded(status);
-    if is_transitional(reconciliation, &status) {
-        return Ok(Some(STATUS_DELAY));
+    if let Some(wait) = delay(reconciliation, &status) {
+        return Ok(Some(wait));
     }
+    ctx.memory.release_status(resource);
     ctx.notifier.notify(resource, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
@@ -51,23 +52,24 @@ pub(crate) async fn report(
             None
         };
         publish_events(ctx, tf, &status).await;
-        ctx.memory
-            .set_status(resource, status, written_version, ctx.clock.now());
+        ctx.memory.set_status(resource, status, written_version);
     }
     Ok(None)
 }
 
-/// Whether the result of a query is likely to replace `status` immediately.
-fn is_transitional(reconciliation: &Reconciliation<'_>, status: &TerraformStatus) -> bool {
+/// Returns how long `status` is not written yet. `None`: it is written at once.
+fn delay(reconciliation: &Reconciliation<'_>, status: &TerraformStatus) -> Option<Duration> {
     let Reconciliation {
         ctx, tf, resource, ..
     } = *reconciliation;
-    let previous = tf.status.as_ref().filter(|previous| *previous != status);
-    ctx.driver == Driver::Native
-        && previous.is_some_and(|previous| only_reports_a_query(previous, status))
-        && ctx
-            .memory
-            .has_new_status(resource, STATUS_DELAY, ctx.clock.now())
+    let previous = tf.status.as_ref();
+    let may_wait = ctx.driver == Driver::Native
+        && previous != Some(status)
+        && is_short_lived(previous, status);
+    may_wait
+        .then(|| ctx.memory.hold_status(resource, ctx.clock.now()))
+        .and_then(|held| STATUS_DELAY.checked_sub(held))
+        .filter(|wait| !wait.is_zero())
 }
 
 /// Writes the status. Returns the resource version of the write.

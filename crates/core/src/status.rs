@@ -4,5 +4,5 @@ pub(crate) mod dependencies;
 pub mod events;
 pub mod notifications;
 pub mod patch;
-pub mod pending_query;
 pub mod render;
+pub mod short_lived;

@@ -30,6 +30,7 @@ use crate::apply::decision::{Executed, apply};
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::attempt::reconcile_object;
+use crate::clock::Clock;
 use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
 use crate::fake_api::{self, RequestLog};
@@ -44,19 +45,14 @@ use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::push_request::PushRequest;
 use crate::resource::{Guarded, Ref};
 use crate::slots::{resources_with_runs, running_class};
-use crate::status::{STATUS_DELAY, report};
+use crate::status::report;
 use crate::watch::cached::{CachedJob, CachedPod};
 use crate::watch::mapping::LISTS;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Returns the context of an operator with `client` and empty watch caches.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
-    let stores = Stores {
-        jobs: indexed_store().0,
-        pods: indexed_store().0,
-        resources: indexed_store().0,
-    };
-    operator_with(client, cache, stores)
+    operator_with(client, cache, Stores::empty())
 }
 
 /// Watch caches of the operator.
@@ -66,8 +62,22 @@ struct Stores {
     resources: IndexedStore<Guarded>,
 }
 
-fn operator_with(
-    client: kube::Client,
+impl Stores {
+    fn empty() -> Self {
+        Self {
+            jobs: indexed_store().0,
+            pods: indexed_store().0,
+            resources: indexed_store().0,
+        }
+    }
+}
+
+fn operator_with(client: kube::Client, cache: &std::path::Path, stores: Stores) -> Arc<Context> {
+    operator_of(ContextParts::of_test(client), cache, stores)
+}
+
+fn operator_of(
+    parts: ContextParts,
     cache: &std::path::Path,
     Stores {
         jobs,
@@ -83,7 +93,6 @@ fn operator_with(
     ];
     let cache = format!("--cache-dir={}", cache.display());
     let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
-    let parts = ContextParts::of_test(client);
     let mirrors = Mirrors {
         jobs: WriteThroughCache::new(jobs),
         pods: WriteThroughCache::new(pods),
@@ -393,33 +402,47 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
 }
 
 #[tokio::test]
-async fn status_of_a_pending_query_is_written_a_second_later() {
+async fn status_shorter_than_a_second_is_not_written() {
     let (client, requests) = fake_api::serve(|request| match &*request.method {
         "PATCH" => (200, destroyed("8", &json!(null))),
         _ => fake_api::not_found(),
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let ctx = operator(client, folder.path());
+    let time = Arc::new(parking_lot::Mutex::new(Timestamp::UNIX_EPOCH));
+    let parts = ContextParts {
+        clock: Clock::simulated(time.clone()),
+        ..ContextParts::of_test(client)
+    };
+    let ctx = operator_of(parts, folder.path(), Stores::empty());
     let web = Ref::new("web").within("team");
-    for (reason, next, written) in [
-        ("AwaitingProcessing", None, 1),
-        ("Fetching", Some(STATUS_DELAY), 1),
-        ("Queued", None, 2),
+    let wait = |millis: u64| Some(Duration::from_millis(millis));
+    for (millis, state, reason, next, written) in [
+        (0, "Pending", "AwaitingProcessing", wait(1_000), 0),
+        (900, "Pending", "Fetching", wait(100), 0),
+        (1_000, "Pending", "Fetching", None, 1),
+        (5_000, "Pending", "ImageLookup", wait(1_000), 1),
+        (5_500, "Planning", "Running", None, 2),
+        (6_000, "Applying", "Running", wait(1_000), 2),
+        (6_500, "Planning", "Running", None, 2),
+        (7_000, "Applying", "Running", wait(1_000), 2),
+        (8_000, "Applying", "Running", None, 3),
+        (8_100, "Pending", "Queued", None, 4),
     ] {
+        *time.lock() = Timestamp::from_millisecond(millis).unwrap();
         let mut tf = living();
         tf.status = ctx.memory.status(&web);
         let ready = json!({
             "type": "Ready", "status": "Unknown", "reason": reason, "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
-        let status = json!({"state": "Pending", "message": "", "conditions": [ready]});
+        let status = json!({"state": state, "message": "", "conditions": [ready]});
         let status = serde_json::from_value(status).unwrap();
         let reported = Box::pin(report(&reconciliation(&ctx, &tf, &web), status)).await;
-        assert_eq!(reported.unwrap(), next, "{reason}");
+        assert_eq!(reported.unwrap(), next, "{millis} {state} {reason}");
         let requests = requests.lock();
         let patches = requests.iter().filter(|request| request.method == "PATCH");
-        assert_eq!(patches.count(), written, "{reason}");
+        assert_eq!(patches.count(), written, "{millis} {state} {reason}");
     }
 }
 
@@ -677,7 +700,7 @@ async fn resource_created_again_inherits_no_memory() {
     let web = Ref::new("web").within("team");
     reconcile_at("u").await;
     let memory = &ctx.memory;
-    memory.set_status(&web, TerraformStatus::default(), None, Timestamp::now());
+    memory.set_status(&web, TerraformStatus::default(), None);
     memory.set_outputs_taken(&web, true);
     memory.set_denied(&web, "web-apply-1".to_owned(), no_pod("no"));
     assert!(memory.is_new_event(&web, "Pruned", "images"));
