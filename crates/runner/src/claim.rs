@@ -37,6 +37,15 @@ pub struct EarlierEntries {
     pub has_inventory: bool,
 }
 
+impl EarlierEntries {
+    fn of(report: &Snapshot) -> Self {
+        Self {
+            unsaved_state: report.data.get(key::LEFTOVER).cloned(),
+            has_inventory: report.data.contains_key(key::INVENTORY),
+        }
+    }
+}
+
 /// Claims the run.
 ///
 /// # Errors
@@ -57,23 +66,46 @@ async fn try_claim(record: &RecordHandle, now: Timestamp) -> Result<Claimed, Rec
     let (current, snapshot) = record.read(patience).await?;
     check_number(current.number, identity).map_err(RecordError::NotOurs)?;
     let claimed = read(identity, current, &snapshot)?;
-    let earlier = record.update(patience, |progress, report| {
-        check(progress, identity).map_err(RecordError::NotOurs)?;
-        let earlier = EarlierEntries {
-            unsaved_state: report.data.get(key::LEFTOVER).cloned(),
-            has_inventory: report.data.contains_key(key::INVENTORY),
-        };
-        if progress.phase == RunPhase::Planning {
-            return Ok(Update::Keep(earlier));
+    let earlier = match claim_unchanged(record, &claimed.record, now).await {
+        Some(earlier) => earlier,
+        None => {
+            record
+                .update(patience, |progress, report| {
+                    check(progress, identity).map_err(RecordError::NotOurs)?;
+                    let earlier = EarlierEntries::of(report);
+                    if progress.phase == RunPhase::Planning {
+                        return Ok(Update::Keep(earlier));
+                    }
+                    *progress = claimed_by_us(progress, identity, now);
+                    Ok(Update::Write(earlier, Changes::new()))
+                })
+                .await?
         }
-        progress.phase = RunPhase::Planning;
-        progress.claimed_by = Some(our_claim(identity, now));
-        Ok(Update::Write(earlier, Changes::new()))
-    });
-    Ok(Claimed {
-        earlier: earlier.await?,
-        ..claimed
-    })
+    };
+    Ok(Claimed { earlier, ..claimed })
+}
+
+/// Claims the run of `recorded` with one request, if its progress is unchanged since the operator started it. Returns `None` otherwise.
+async fn claim_unchanged(
+    record: &RecordHandle,
+    recorded: &RunRecord,
+    now: Timestamp,
+) -> Option<EarlierEntries> {
+    let identity = record.identity();
+    let before = RunProgress::of(recorded);
+    check(&before, identity).ok()?;
+    let after = claimed_by_us(&before, identity, now);
+    let report = record.replace(&before, &after).await?;
+    Some(EarlierEntries::of(&report))
+}
+
+/// Returns `progress` with a claim of the pod of `identity`.
+fn claimed_by_us(progress: &RunProgress, identity: &Identity, now: Timestamp) -> RunProgress {
+    RunProgress {
+        phase: RunPhase::Planning,
+        claimed_by: Some(our_claim(identity, now)),
+        ..progress.clone()
+    }
 }
 
 fn our_claim(identity: &Identity, at: Timestamp) -> Claim {

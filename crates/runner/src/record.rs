@@ -172,6 +172,21 @@ impl RecordHandle {
         }
     }
 
+    /// Replaces the progress `before` of the run by `after`, without a read of the run report. Returns the run report. Returns `None` if the run
+    /// report has another progress, or if the outcome is unknown: then [`Self::update`] reads the run report.
+    pub async fn replace(&self, before: &RunProgress, after: &RunProgress) -> Option<Snapshot> {
+        let name = self.identity.report();
+        let (before, after) = (to_json(before), to_json(after));
+        let replaced = self
+            .secrets
+            .replace(&name, key::PROGRESS, &before, &after)
+            .await
+            .ok()?;
+        let mut written = self.written.lock();
+        *written = Some(replaced.clone());
+        Some(replaced)
+    }
+
     async fn try_update<T, F>(&self, change: &mut F) -> Result<T, RecordError>
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,

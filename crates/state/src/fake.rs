@@ -206,4 +206,22 @@ impl Secrets for FakeSecrets {
     ) -> Result<String, StoreError> {
         self.memory().write(name, version, changes)
     }
+
+    async fn replace(
+        &self,
+        name: &str,
+        key: &str,
+        before: &[u8],
+        after: &[u8],
+    ) -> Result<Snapshot, StoreError> {
+        let mut memory = self.memory();
+        let current = memory.secrets.get(name).cloned();
+        let current = current.ok_or_else(|| StoreError::Missing(name.to_owned()))?;
+        if current.data.get(key).map(Vec::as_slice) != Some(before) {
+            return Err(StoreError::Conflict(name.to_owned()));
+        }
+        let changes = Changes::from([(key.to_owned(), Some(after.to_vec()))]);
+        let version = memory.write(name, &current.version, changes.clone())?;
+        Ok(current.swapped(version, changes))
+    }
 }

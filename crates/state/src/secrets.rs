@@ -109,6 +109,19 @@ pub trait Secrets: Send + Sync {
     /// [`StoreError::Conflict`] if the Secret has another resource version.
     async fn swap(&self, name: &str, version: &str, changes: Changes)
     -> Result<String, StoreError>;
+
+    /// Replaces the value of `key` if it is `before`, at any resource version. Returns the Secret after the write.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if the Secret has another value.
+    async fn replace(
+        &self,
+        name: &str,
+        key: &str,
+        before: &[u8],
+        after: &[u8],
+    ) -> Result<Snapshot, StoreError>;
 }
 
 /// Secrets of one namespace, accessed through the API server.
@@ -177,6 +190,34 @@ impl Secrets for KubeSecrets {
             .await
             .map(|secret| snapshot(secret).version)
     }
+
+    async fn replace(
+        &self,
+        name: &str,
+        key: &str,
+        before: &[u8],
+        after: &[u8],
+    ) -> Result<Snapshot, StoreError> {
+        let Ok(patch) = serde_json::from_value(json_patch(key, before, after)) else {
+            return Err(StoreError::Conflict(name.to_owned()));
+        };
+        let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
+        let replaced = self.in_time(name, self.api.patch(name, &params, &patch));
+        match replaced.await {
+            // The API server responds with 422 Unprocessable Entity if operation `test` fails.
+            Err(StoreError::Refused { name, .. }) => Err(StoreError::Conflict(name)),
+            replaced => replaced.map(snapshot),
+        }
+    }
+}
+
+/// Builds the JSON patch that replaces the value `before` of `key`, which is a key without the characters `~` and `/`, by `after`.
+fn json_patch(key: &str, before: &[u8], after: &[u8]) -> Value {
+    let path = format!("/data/{key}");
+    json!([
+        {"op": "test", "path": path, "value": STANDARD.encode(before)},
+        {"op": "replace", "path": path, "value": STANDARD.encode(after)},
+    ])
 }
 
 /// Builds the merge patch of `changes`. The API server responds with a conflict if the resource version is no longer `version`.

@@ -5,7 +5,6 @@ use alustan_api::run::{
     Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
 };
 use alustan_api::{ABANDON, Architecture, Mode, OutputValue, RunStatus};
-use alustan_core::model::progress;
 use alustan_core::objects::secrets;
 use alustan_core::signature;
 use futures::FutureExt as _;
@@ -101,7 +100,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
     let progress = RunProgress {
         phase: RunPhase::Reported,
         began: true,
-        ..progress::of(&record)
+        ..RunProgress::of(&record)
     };
     let mut secret = secrets::report(tf, &progress);
     let data = secret.data.get_or_insert_default();

@@ -2,7 +2,7 @@
 
 use alustan_api::conditions::Convergence;
 use alustan_api::report::Failure;
-use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec, Trigger};
+use alustan_api::run::{RunKind, RunPhase, RunProgress, RunRecord, RunSpec, Trigger};
 use alustan_api::{Reason, State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
@@ -335,7 +335,7 @@ impl ReconcileCase<'_> {
             self.steps.push(Step::SwapRecord(Box::new(swap)));
             let run = self.current.run.as_ref();
             if run.is_some_and(progress::has_own_report) {
-                let cancelled = progress::of(&self.current);
+                let cancelled = RunProgress::of(&self.current);
                 self.steps.push(Step::SwapReport(Box::new(cancelled)));
             }
         }

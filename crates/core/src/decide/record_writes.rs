@@ -1,9 +1,8 @@
 //! Writes of run record, history and run report that belong to no run.
 
-use alustan_api::run::{PinnedImage, RunPhase};
+use alustan_api::run::{PinnedImage, RunPhase, RunProgress};
 
 use crate::decide::case::ReconcileCase;
-use crate::model::progress;
 use crate::observed::RecordSeen;
 use crate::step::{Keep, Step, Swap};
 
@@ -19,7 +18,7 @@ impl ReconcileCase<'_> {
         } = self.record;
         let is_recorded = record.phase == RunPhase::Recorded;
         if is_recorded && (report.is_some() || outputs.is_some()) {
-            let closed = progress::of(record);
+            let closed = RunProgress::of(record);
             self.steps.push(Step::SwapReport(Box::new(closed)));
         }
     }

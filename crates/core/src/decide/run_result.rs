@@ -135,7 +135,7 @@ pub(super) fn record_result(
         inputs: Keep::Drop,
     })));
     if has_own_report && !is_closed {
-        let closed = progress::of(&record);
+        let closed = RunProgress::of(&record);
         steps.push(Step::SwapReport(Box::new(closed)));
     }
     Some(RecordedResult {
@@ -167,7 +167,7 @@ fn close_steps(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     }
     let closed = RunProgress {
         closed: true,
-        ..progress::of(record)
+        ..RunProgress::of(record)
     };
     vec![
         Step::SwapRecord(Box::new(Swap::unchanged(record))),

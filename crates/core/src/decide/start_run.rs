@@ -2,7 +2,7 @@
 
 use alustan_api::run::{
     CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
-    RunRecord, RunSpec, Trigger,
+    RunProgress, RunRecord, RunSpec, Trigger,
 };
 use alustan_api::{Architecture, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
@@ -139,7 +139,7 @@ impl RunRequest {
             history: Some(history.clone()),
             inputs: Keep::Set(Box::new(self.inputs.clone())),
         })));
-        steps.push(Step::SwapReport(Box::new(progress::of(&next))));
+        steps.push(Step::SwapReport(Box::new(RunProgress::of(&next))));
         steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
         let namespace = Object::Namespace(namespace::marked(tf));
         let marks_namespace = settings.marks_namespaces && self.kind == RunKind::Apply;
@@ -415,7 +415,7 @@ pub(super) fn ensure_missing_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {
             // If a pod has claimed the run since the observation, the compare-and-swap of the report fails and the claim stays.
-            let reset = progress::of(&current.record);
+            let reset = RunProgress::of(&current.record);
             steps.push(Step::SwapReport(Box::new(reset)));
         }
         let base = current.history.base.as_ref();

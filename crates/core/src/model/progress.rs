@@ -218,25 +218,6 @@ fn is_bounded(backend: &OwnBackend) -> bool {
     size <= MAX_BACKEND
 }
 
-/// Returns the progress entry of the run report for a run that starts, is cancelled or is recorded.
-pub fn of(record: &RunRecord) -> RunProgress {
-    let run = record.run.as_ref();
-    RunProgress {
-        number: record.number,
-        trace_id: run.map(|run| run.trace_id.clone()).unwrap_or_default(),
-        phase: record.phase.min(RunPhase::Reported),
-        claimed_by: record.claimed_by.clone(),
-        cancel: record.cancel,
-        closed: record.phase == RunPhase::Recorded,
-        began: record.number > 0 && record.begun == record.number,
-        lock: record.lock.clone(),
-        slots_wanted: record.slots_wanted,
-        lineage: record.lineage.clone(),
-        state_address: record.state_address.clone(),
-        own_backend: record.own_backend.clone(),
-    }
-}
-
 /// Validates a report of `run`: truncates texts, replaces unknown reasons, removes changes with unknown actions, clamps times to the
 /// lifetime of the run until `now`.
 pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {

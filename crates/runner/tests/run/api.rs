@@ -71,6 +71,9 @@ async fn patch(
     served.note("patch", &name);
     let secrets = &served.secrets;
     let patch: Value = serde_json::from_slice(&body).unwrap();
+    if patch.is_array() {
+        return answer(&name, replace(secrets, &name, &patch).await);
+    }
     let version = patch["metadata"]["resourceVersion"]
         .as_str()
         .unwrap()
@@ -88,6 +91,24 @@ async fn patch(
         .collect();
     let swapped = secrets.swap(&name, &version, changes).await;
     answer(&name, swapped.map(|_| secrets.get(&name).unwrap()))
+}
+
+/// Applies a JSON patch with the operations `test` and `replace` of one value.
+async fn replace(secrets: &FakeSecrets, name: &str, patch: &Value) -> Result<Snapshot, StoreError> {
+    let key = patch[0]["path"].as_str().unwrap();
+    let key = key.strip_prefix("/data/").unwrap();
+    let [before, after] =
+        [0, 1].map(|operation| STANDARD.decode(patch[operation]["value"].as_str().unwrap()));
+    let replaced = secrets
+        .replace(name, key, &before.unwrap(), &after.unwrap())
+        .await;
+    replaced.map_err(|error| match error {
+        StoreError::Conflict(name) => StoreError::Refused {
+            name,
+            text: "the server rejected our request due to an error in our request".to_owned(),
+        },
+        error => error,
+    })
 }
 
 fn answer(name: &str, result: Result<Snapshot, StoreError>) -> Response {

@@ -5,7 +5,7 @@ use alustan_api::run::RunKind;
 
 use crate::world::World;
 
-const CLAIM: [&str; 3] = ["get web-run", "get web-report", "patch web-report"];
+const CLAIM: [&str; 2] = ["get web-run", "patch web-report"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
 const BEGIN: [&str; 1] = ["patch web-report"];
 /// Requests before the first change of a run: a read of the slot for the next version of the state, and a write by which the run claims the

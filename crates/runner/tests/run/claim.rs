@@ -1,5 +1,5 @@
 use alustan_api::report::RunResult;
-use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::run::{RunKind, RunPhase, key};
 use alustan_state::fake::Fault;
 
 use crate::world::{REPORT, World};
@@ -29,6 +29,26 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     assert_eq!(world.secrets.get(REPORT), before);
     drop(waiting);
     world.finish(first).expect(RunResult::NoChanges);
+}
+
+/// Another version of the operator may serialize the progress of a new run differently.
+#[test]
+fn progress_with_other_bytes_is_read_before_the_claim() {
+    let mut world = World::new("");
+    world.start(RunKind::Drift);
+    let mut data = world.secrets.get(REPORT).unwrap().data;
+    let mut progress = data.remove(key::PROGRESS).unwrap();
+    progress.push(b' ');
+    world.secrets.put(REPORT, [(key::PROGRESS, progress)]);
+    let pod = world.pod();
+    world.finish(pod).expect(RunResult::NoChanges);
+    let claim = [
+        "get web-run",
+        "patch web-report",
+        "get web-report",
+        "patch web-report",
+    ];
+    assert_eq!(world.calls()[..4], claim);
 }
 
 #[test]

@@ -302,7 +302,7 @@ impl World {
         let kept = [key::LEFTOVER, key::INVENTORY]
             .into_iter()
             .filter_map(|key| Some((key, report.get(key)?.clone())));
-        let progress = [(key::PROGRESS, to_json(&progress(&record)))];
+        let progress = [(key::PROGRESS, to_json(&RunProgress::of(&record)))];
         self.secrets.put(REPORT, progress.into_iter().chain(kept));
         let data = [
             (key::RECORD, to_json(&record)),
@@ -332,7 +332,7 @@ impl World {
     /// Stores `state` as the unsaved state in the run report, as a run does.
     pub(crate) fn keep_unsaved(&self, state: &str) {
         let sealed = alustan_runner::state::unsaved::encrypt(state.as_bytes(), KEY).unwrap();
-        let progress = to_json(&progress(&self.record()));
+        let progress = to_json(&RunProgress::of(&self.record()));
         self.secrets
             .put(REPORT, [(key::PROGRESS, progress), (key::LEFTOVER, sealed)]);
     }
@@ -486,7 +486,7 @@ impl World {
         let known = [key::RECORD, key::INPUTS, key::KEY];
         self.secrets
             .put(RECORD, known.map(|key| (key, data[key].clone())));
-        let progress = to_json(&progress(record));
+        let progress = to_json(&RunProgress::of(record));
         self.secrets.put(REPORT, [(key::PROGRESS, progress)]);
     }
 
@@ -499,23 +499,6 @@ impl World {
 
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
-}
-
-/// Returns the progress of the run in `record`, as the controller writes it to the run report.
-fn progress(record: &RunRecord) -> RunProgress {
-    RunProgress {
-        number: record.number,
-        phase: record.phase,
-        claimed_by: record.claimed_by.clone(),
-        cancel: record.cancel,
-        began: record.number > 0 && record.begun == record.number,
-        lock: record.lock.clone(),
-        slots_wanted: record.slots_wanted,
-        lineage: record.lineage.clone(),
-        state_address: record.state_address.clone(),
-        own_backend: record.own_backend.clone(),
-        ..RunProgress::default()
-    }
 }
 
 /// Merges the progress of a run into its run record, as the controller does.

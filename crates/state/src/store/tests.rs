@@ -62,6 +62,16 @@ impl Secrets for Forged {
     ) -> Result<String, StoreError> {
         Err(StoreError::Conflict(name.to_owned()))
     }
+
+    async fn replace(
+        &self,
+        name: &str,
+        _key: &str,
+        _before: &[u8],
+        _after: &[u8],
+    ) -> Result<Snapshot, StoreError> {
+        Err(StoreError::Conflict(name.to_owned()))
+    }
 }
 
 fn names(count: usize) -> Vec<String> {

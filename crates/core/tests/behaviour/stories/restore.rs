@@ -1,9 +1,8 @@
 //! A resource is restored from a backup: it has a new uid. Its Secrets have labels with the uid of the resource before the restore.
 
 use alustan_api::report::{RunResult, UnsavedPlace};
-use alustan_api::run::{RunKind, RunPhase, UnsavedState};
+use alustan_api::run::{RunKind, RunPhase, RunProgress, UnsavedState};
 use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, State};
-use alustan_core::model::progress;
 use alustan_core::observed::{CacheSeen, LeftBehind, ReportedProgress};
 use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
@@ -439,7 +438,7 @@ fn restore_with_s3_state_needs_only_the_record() {
         (before.number, before.lineage, before.state_address)
     );
     assert_eq!(
-        progress::of(&world.record.as_ref().unwrap().record).number,
+        RunProgress::of(&world.record.as_ref().unwrap().record).number,
         1
     );
     world.settle();
