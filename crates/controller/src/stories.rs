@@ -59,11 +59,7 @@ async fn later_runs_read_changed_run_objects_alone() {
     let mut simulation = Simulation::new().await;
     assert!(reads_of_a_change(&mut simulation, 1).await.is_empty());
     // The second run creates the state slots, and the Role lists them.
-    let slots = ["secrets web-state-slot-0", "secrets web-state-slot-1"];
-    let mut reads = reads_of_a_change(&mut simulation, 2).await;
-    reads.sort();
-    assert_eq!(reads, slots);
-    for size in 3..6 {
+    for size in 2..6 {
         let reads = reads_of_a_change(&mut simulation, size).await;
         assert!(reads.is_empty(), "{reads:?}");
     }

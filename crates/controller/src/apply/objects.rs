@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 
+use alustan_api::labels::Component;
 use alustan_api::{FIELD_MANAGER, labels};
 use alustan_core::model::orphans;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -90,7 +91,7 @@ impl StepExecutor<'_> {
         let known = match verified.begin(object) {
             Knowledge::Verified => return Ok(()),
             Knowledge::Version(version) => KnownState::Version(version),
-            Knowledge::None => self.known_state_of_run_object(),
+            Knowledge::None => self.known_state_of_run_object(object),
         };
         let only_metadata = has_only_metadata(&fields(object));
         match self.apply(object, known).await? {
@@ -112,13 +113,14 @@ impl StepExecutor<'_> {
         uid.map_or(KnownState::Unknown, KnownState::Owned)
     }
 
-    /// Returns the known state of an object that only runs need: absent before the first run, unknown later.
-    fn known_state_of_run_object(&self) -> KnownState {
-        let is_first_run = self
-            .record
-            .as_ref()
-            .is_some_and(|record| record.record.number == 0);
-        if is_first_run {
+    /// Returns the known state of an object that only runs need and that is not verified: absent before the first run, unknown later. State slots
+    /// are absent before the second run.
+    fn known_state_of_run_object(&self, object: &impl Resource) -> KnownState {
+        let number = self.record.as_ref().map(|record| record.record.number);
+        let state = Component::State.as_str();
+        let is_state = object.labels().get(labels::COMPONENT).map(String::as_str) == Some(state);
+        let last_run_without = if is_state { 1 } else { 0 };
+        if number.is_some_and(|number| number <= last_run_without) {
             KnownState::Absent
         } else {
             KnownState::Unknown
