@@ -559,7 +559,7 @@ async fn runs_send_a_fixed_sequence_of_requests() {
     // Another client changes objects of the runs during run 4. Run 5 repairs them.
     space.apply(&sized(4)).await.unwrap();
     let roles = space.api::<Role>();
-    let rules = roles.get("web-runner").await.unwrap().rules;
+    let granted = roles.get("web-runner").await.unwrap().rules;
     let change = async || {
         let (edit, merge) = (PatchParams::default(), Patch::Merge(json!({"rules": []})));
         roles.patch("web-runner", &edit, &merge).await.unwrap();
@@ -574,7 +574,7 @@ async fn runs_send_a_fixed_sequence_of_requests() {
     assert_requests("an apply during the change", 4, &new(), &[NEXT]);
     apply(5).await;
     assert_requests("an apply after the change", 5, &new(), &[REPAIR, NEXT]);
-    assert_eq!(roles.get("web-runner").await.unwrap().rules, rules);
+    assert_eq!(roles.get("web-runner").await.unwrap().rules, granted);
 
     let report = with(sized(5), "/driftDetection", Some(json!({"mode": "Report"})));
     operator

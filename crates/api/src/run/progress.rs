@@ -7,7 +7,6 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::run::record::RunRecord;
 use crate::state_lock::StateLock;
 
 /// Phase of a run.
@@ -64,28 +63,6 @@ pub struct RunProgress {
     pub state_address: Option<String>,
     /// See [`RunRecord::own_backend`](super::RunRecord::own_backend).
     pub own_backend: Option<OwnBackend>,
-}
-
-impl RunProgress {
-    /// Returns the progress that the controller writes for a run that starts, is cancelled or is recorded. The serialized form must not depend on
-    /// anything but `record`: a runner claims a run by replacing exactly these bytes.
-    pub fn of(record: &RunRecord) -> Self {
-        let run = record.run.as_ref();
-        Self {
-            number: record.number,
-            trace_id: run.map(|run| run.trace_id.clone()).unwrap_or_default(),
-            phase: record.phase.min(RunPhase::Reported),
-            claimed_by: record.claimed_by.clone(),
-            cancel: record.cancel,
-            closed: record.phase == RunPhase::Recorded,
-            began: record.number > 0 && record.begun == record.number,
-            lock: record.lock.clone(),
-            slots_wanted: record.slots_wanted,
-            lineage: record.lineage.clone(),
-            state_address: record.state_address.clone(),
-            own_backend: record.own_backend.clone(),
-        }
-    }
 }
 
 /// Claim of a run by a pod.

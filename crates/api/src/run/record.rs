@@ -10,7 +10,7 @@ use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::report::Failure;
 use crate::revision;
-use crate::run::progress::{Claim, Lineage, OwnBackend, RunPhase};
+use crate::run::progress::{Claim, Lineage, OwnBackend, RunPhase, RunProgress};
 use crate::run_kind::RunKind;
 use crate::spec::Mode;
 use crate::state_lock::StateLock;
@@ -230,5 +230,27 @@ impl RunSpec {
     /// Whether the pod mounts the cache volume that belongs to the resource alone. Only this volume keeps states.
     pub fn has_own_volume(&self) -> bool {
         self.cache && self.cache_claim.is_none()
+    }
+}
+
+impl RunProgress {
+    /// Returns the progress that the controller writes for a run that starts, is cancelled or is recorded. The serialized form must not depend on
+    /// anything but `record`: a runner claims a run by replacing exactly these bytes.
+    pub fn of(record: &RunRecord) -> Self {
+        let run = record.run.as_ref();
+        Self {
+            number: record.number,
+            trace_id: run.map(|run| run.trace_id.clone()).unwrap_or_default(),
+            phase: record.phase.min(RunPhase::Reported),
+            claimed_by: record.claimed_by.clone(),
+            cancel: record.cancel,
+            closed: record.phase == RunPhase::Recorded,
+            began: record.number > 0 && record.begun == record.number,
+            lock: record.lock.clone(),
+            slots_wanted: record.slots_wanted,
+            lineage: record.lineage.clone(),
+            state_address: record.state_address.clone(),
+            own_backend: record.own_backend.clone(),
+        }
     }
 }

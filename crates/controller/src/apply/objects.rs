@@ -119,8 +119,7 @@ impl StepExecutor<'_> {
         let number = self.record.as_ref().map(|record| record.record.number);
         let state = Component::State.as_str();
         let is_state = object.labels().get(labels::COMPONENT).map(String::as_str) == Some(state);
-        let last_run_without = if is_state { 1 } else { 0 };
-        if number.is_some_and(|number| number <= last_run_without) {
+        if number.is_some_and(|number| number <= i64::from(is_state)) {
             KnownState::Absent
         } else {
             KnownState::Unknown

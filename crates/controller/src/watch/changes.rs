@@ -1,4 +1,4 @@
-//! Changes of the objects that only runs need: ServiceAccounts, Roles, RoleBindings, PodDisruptionBudgets, and the Secrets that no reconcile reads.
+//! Changes of the objects that only runs need: ServiceAccounts, Roles, RoleBindings, `PodDisruptionBudget`s, and the Secrets that no reconcile reads.
 //! Unlike the other watches, these begin without a list of the existing objects and fill no cache, so that they cost neither time at the start nor
 //! memory.
 
