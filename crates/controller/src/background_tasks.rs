@@ -83,8 +83,8 @@ pub(crate) async fn sweep_git_cache(git: Arc<GitCache>) {
     }
 }
 
-/// Refreshes the queue positions in the status of all queued resources at the interval [`REFRESH`]. A reconcile between two refreshes
-/// reports the position of the last refresh.
+/// Refreshes the queue positions in the status of queued resources, a share of them at each interval [`REFRESH`]. A reconcile between two
+/// refreshes reports the position of the last refresh.
 pub(crate) async fn refresh_queue_positions(dispatcher: Arc<Dispatcher>) {
     let mut interval = tokio::time::interval(REFRESH);
     loop {

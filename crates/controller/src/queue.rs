@@ -5,15 +5,20 @@ use std::time::Duration;
 
 use alustan_api::ObjectKey;
 use alustan_core::metric_definitions;
-use alustan_core::queue::{Class, Queue, QueuedRun, Running, Served, SlotLimits};
+use alustan_core::queue::{Class, Queue, QueuedRun, Running, Served, SlotLimits, Waiting};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::resource::Ref;
 
-/// Refresh interval of the queue positions in status.
-pub(crate) const REFRESH: Duration = Duration::from_mins(5);
+/// Interval of [`Dispatcher::refresh`].
+pub(crate) const REFRESH: Duration = Duration::from_secs(10);
+/// Minimum time between two refreshes of the queue position in the status of one resource. The refreshes of all queued resources are spread
+/// over this time.
+const POSITION_REFRESH: SignedDuration = SignedDuration::from_mins(5);
+/// Number of calls of [`Dispatcher::refresh`] in [`POSITION_REFRESH`].
+const REFRESH_CALLS: usize = 30;
 
 /// Queue of runs and builds, and the slots in use.
 pub(crate) struct Dispatcher {
@@ -32,7 +37,14 @@ struct DispatcherState {
     /// Number of slots assigned so far.
     assigned_slots: u64,
     /// Queue positions in status, by resource.
-    reported_positions: HashMap<ObjectKey, usize>,
+    reported_positions: HashMap<ObjectKey, ReportedPosition>,
+}
+
+/// Queue position in the status of a resource.
+struct ReportedPosition {
+    position: usize,
+    /// Time at which the position was computed.
+    at: Timestamp,
 }
 
 /// Number of slot assignments after which the last assignment to a namespace is forgotten. The queue then treats the namespace like one that
@@ -95,7 +107,7 @@ impl Dispatcher {
         if state.running.contains(key) {
             return Ok(None);
         }
-        let since = state.queue.since(key).unwrap_or(now);
+        let since = state.queue.get(key).map_or(now, |queued| queued.since);
         state.queue.insert(QueuedRun {
             key: key.clone(),
             class,
@@ -116,39 +128,64 @@ impl Dispatcher {
     pub(crate) fn position(&self, key: &ObjectKey, now: Timestamp) -> usize {
         let mut state = self.state();
         if let Some(reported) = state.reported_positions.get(key) {
-            return *reported;
+            return reported.position;
         }
-        let admitted = self.next(&state, now);
-        let mut waiting = state.waiting(&admitted, now);
-        let position = rounded(waiting.position(|next| next == *key).unwrap_or_default() + 1);
-        drop(waiting);
-        state.reported_positions.insert(key.clone(), position);
+        let position = rounded(self.waiting_before(&state, key, now).unwrap_or_default() + 1);
+        let reported = ReportedPosition { position, at: now };
+        state.reported_positions.insert(key.clone(), reported);
         position
     }
 
     /// Whether a run of `key` is queued behind at least as many other queued runs as there are slots.
     pub(crate) fn is_far_back(&self, key: &ObjectKey, now: Timestamp) -> bool {
-        let state = self.state();
-        let admitted = self.next(&state, now);
-        let mut next = state.waiting(&admitted, now).take(self.slots.total);
-        let is_queued = state.queue.since(key).is_some();
-        is_queued && !admitted.contains(key) && next.all(|next| next != *key)
+        let before = self.waiting_before(&self.state(), key, now);
+        before.is_some_and(|before| before >= self.slots.total)
     }
 
-    /// Requeues the resources of admitted runs, and those whose queue position differs from the one in their status.
+    /// Returns the number of queued runs that are before the run of `key` and cannot be admitted now. `None` if no run of `key` is queued, or
+    /// if it can be admitted now.
+    fn waiting_before(
+        &self,
+        state: &DispatcherState,
+        key: &ObjectKey,
+        now: Timestamp,
+    ) -> Option<usize> {
+        let position = |key| {
+            state
+                .queue
+                .position(key, &state.running, &state.served, now)
+        };
+        let before = position(key)?;
+        let admitted = self.next(state, now);
+        let earlier = admitted.iter().filter(|next| position(next) < Some(before));
+        (!admitted.contains(key)).then(|| before - earlier.count())
+    }
+
+    /// Requeues the resources of admitted runs, and those whose queue position differs from the one in their status. A resource is requeued
+    /// for its position at most once per [`POSITION_REFRESH`]. One call requeues only a share of the resources with a position, so that
+    /// reconciles of resources with a free slot do not wait for those of a long queue.
     pub(crate) fn refresh(&self, now: Timestamp) {
         let mut state = self.state();
         let admitted = self.next(&state, now);
         self.wake(&admitted);
-        let positions: Vec<(ObjectKey, usize)> = state
-            .waiting(&admitted, now)
-            .zip((1..).map(rounded))
-            .collect();
-        for (key, position) in positions {
-            let reported = state.reported_positions.get_mut(&key);
-            if let Some(reported) = reported.filter(|reported| **reported != position) {
-                *reported = position;
+        if state.reported_positions.is_empty() {
+            return;
+        }
+        let share = state.reported_positions.len().div_ceil(REFRESH_CALLS);
+        let waiting: Vec<ObjectKey> = state.waiting(&admitted, now).collect();
+        let mut moved = 0;
+        for (key, position) in waiting.into_iter().zip((1..).map(rounded)) {
+            let Some(reported) = state.reported_positions.get_mut(&key) else {
+                continue;
+            };
+            let is_due = now.duration_since(reported.at) >= POSITION_REFRESH;
+            if is_due && reported.position != position {
+                *reported = ReportedPosition { position, at: now };
                 self.wake(&[key]);
+                moved += 1;
+                if moved == share {
+                    break;
+                }
             }
         }
     }
@@ -158,30 +195,20 @@ impl Dispatcher {
         let state = self.state();
         let to_i64 = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let classes = [Class::Change, Class::Plan, Class::Drift];
-        let count_of_class = |class| {
-            state
-                .queue
-                .values()
-                .filter(|(queued_class, _)| *queued_class == class)
-                .count()
-        };
-        let mut oldest = BTreeMap::new();
-        for (class, since) in state.queue.values() {
-            metric_definitions::older(&mut oldest, metric_definitions::class(class), since);
-        }
-        Load {
-            oldest,
+        let mut load = Load {
             waiting: classes
-                .map(|class| {
-                    (
-                        metric_definitions::class(class),
-                        to_i64(count_of_class(class)),
-                    )
-                })
+                .map(|class| (metric_definitions::class(class), 0))
                 .into(),
             running: to_i64(state.running.len()),
             slots: to_i64(self.slots.total),
+            ..Load::default()
+        };
+        for Waiting { class, since } in state.queue.values() {
+            let label = metric_definitions::class(*class);
+            *load.waiting.entry(label).or_default() += 1;
+            metric_definitions::older(&mut load.oldest, label, *since);
         }
+        load
     }
 
     /// Records an active run or build of `key`. `class` is the priority class of the run. `None`: a build, which keeps the priority class with
@@ -290,7 +317,7 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
-        let later = now + SignedDuration::from_secs(4);
+        let later = now + POSITION_REFRESH;
         let at_once = Ok(Some(SignedDuration::ZERO));
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(None));
@@ -314,8 +341,10 @@ mod tests {
         assert_eq!(woken.try_recv().unwrap().name, "c");
         assert!(queued("b", Class::Drift));
         dispatcher.refresh(later);
+        assert_eq!(dispatcher.position(&key("b"), later), 2, "refreshed before");
+        dispatcher.refresh(later + POSITION_REFRESH);
         assert_eq!(dispatcher.position(&key("b"), later), 1);
-        let waited = Ok(Some(SignedDuration::from_secs(4)));
+        let waited = Ok(Some(POSITION_REFRESH));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, later), waited);
     }
 
@@ -394,7 +423,7 @@ mod tests {
         };
         assert_eq!((position("b"), position("c")), (1, 2));
         dispatcher.record_idle(&key("b"), now);
-        dispatcher.refresh(now);
+        dispatcher.refresh(now + POSITION_REFRESH);
         assert_eq!(position("c"), 1);
     }
 
@@ -407,26 +436,65 @@ mod tests {
         let name = |number| format!("n{number:04}");
         for number in 0..250 {
             let key = key(&name(number));
-            assert!(dispatcher.admit(&key, Class::Change, at(number)).is_err());
-            dispatcher.position(&key, at(number));
+            assert!(dispatcher.admit(&key, Class::Change, at(0)).is_err());
+            dispatcher.position(&key, at(0));
         }
-        let mut names = || {
+        let mut refresh = |second| {
+            dispatcher.refresh(at(second));
             let mut names = Vec::new();
             while let Ok(resource) = woken.try_recv() {
                 names.push(resource.name);
             }
             names
         };
-        dispatcher.refresh(at(250));
-        assert!(names().is_empty(), "nothing moved");
-        dispatcher.record_idle(&key(&name(0)), at(250));
-        assert!(names().is_empty(), "positions wait for the refresh");
-        assert_eq!(dispatcher.position(&key(&name(1)), at(250)), 2);
-        dispatcher.refresh(at(300));
+        assert!(refresh(300).is_empty(), "nothing moved");
+        dispatcher.record_idle(&key(&name(0)), at(300));
+        assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 2);
         // Positions above 100 are rounded up to multiples of 10, so only every tenth run after position 100 gets a new position.
-        let moved = (1..=100).chain((110..250).step_by(10));
-        assert_eq!(names(), moved.map(name).collect::<Vec<_>>());
-        assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 1);
+        let moved: Vec<_> = (1..=100).chain((110..250).step_by(10)).map(name).collect();
+        let mut refreshed = Vec::new();
+        for second in (310..610).step_by(10) {
+            let names = refresh(second);
+            assert!(names.len() <= 9, "a thirtieth of 249");
+            refreshed.extend(names);
+        }
+        assert_eq!(refreshed, moved);
+        assert_eq!(dispatcher.position(&key(&name(1)), at(610)), 1);
+        // All move again. No resource is requeued twice within five minutes.
+        dispatcher.record_idle(&key(&name(1)), at(610));
+        assert_eq!(refresh(610).len(), 9);
+        assert!(refresh(619).iter().all(|again| !moved[..9].contains(again)));
+    }
+
+    /// Visits to 5,000 queued runs, whose positions all move, are spread over five minutes.
+    #[test]
+    fn refreshes_of_a_long_queue_are_spread_over_five_minutes() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(SlotLimits::new(50, 0), wake);
+        for number in 0..50 {
+            dispatcher.record_running(&key(&format!("r{number}")), None);
+        }
+        for number in 0..5_000 {
+            let key = ObjectKey::new(format!("ns{}", number % 100), format!("n{number:04}"));
+            assert!(dispatcher.admit(&key, Class::Change, at(0)).is_err());
+            dispatcher.position(&key, at(0));
+        }
+        for number in 0..500 {
+            let key = ObjectKey::new(format!("ns{}", number % 100), format!("n{number:04}"));
+            dispatcher.record_idle(&key, at(200));
+        }
+        while woken.try_recv().is_ok() {}
+        let per_call = (300..600).step_by(10).map(|second| {
+            dispatcher.refresh(at(second));
+            let mut names = 0;
+            while woken.try_recv().is_ok() {
+                names += 1;
+            }
+            names
+        });
+        let per_call: Vec<usize> = per_call.collect();
+        assert_eq!(per_call, vec![150; 30], "4,500 resources in 30 calls");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! means a run or a build.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque, vec_deque};
 use std::iter::Peekable;
+use std::ops::Range;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -213,55 +214,77 @@ impl Extend<(ObjectKey, Class)> for Running {
     }
 }
 
-/// Queued runs. An insertion or removal takes logarithmic time; the order is computed lazily.
+/// Queued runs. An insertion, a removal and a lookup take logarithmic time. The cost of [`SlotLimits::admit`] and [`Self::position`]
+/// depends on the number of namespaces with queued runs, not on the number of queued runs.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    waiting: BTreeMap<ObjectKey, (Class, Timestamp)>,
+    waiting: BTreeMap<ObjectKey, Waiting>,
     by_namespace: BTreeMap<String, NamespaceQueue>,
 }
 
-/// Queued runs of one namespace, by class: time at which the run was queued, and name of the resource.
-type NamespaceQueue = BTreeMap<Class, BTreeSet<(Timestamp, String)>>;
+/// A queued run, without its resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Priority class.
+    pub class: Class,
+    /// Time at which the run was queued.
+    pub since: Timestamp,
+}
+
+/// Queued runs of one namespace, by class. No class is empty.
+#[derive(Clone, Debug, Default)]
+struct NamespaceQueue(BTreeMap<Class, VecDeque<Entry>>);
+
+/// Time at which a run was queued, and name of its resource. The entries of a class are sorted, so an older run never starts later than a
+/// younger run of the same namespace and class.
+type Entry = (Timestamp, String);
 
 impl Queue {
     /// Adds a run, or changes its class or time.
-    pub fn insert(&mut self, waiting: QueuedRun) {
-        let QueuedRun { key, class, since } = waiting;
-        if self.waiting.get(&key) == Some(&(class, since)) {
-            return;
+    pub fn insert(&mut self, run: QueuedRun) {
+        let QueuedRun { key, class, since } = run;
+        let next = Waiting { class, since };
+        let previous = self.waiting.get(&key);
+        if previous.is_none_or(|previous| (previous.class, previous.since) != (class, since)) {
+            self.remove(&key);
+            let runs = self.by_namespace.entry(key.namespace.clone()).or_default();
+            runs.insert(class, (since, key.name.clone()));
         }
-        self.remove(&key);
-        let runs = self.by_namespace.entry(key.namespace.clone()).or_default();
-        let runs = runs.entry(class).or_default();
-        runs.insert((since, key.name.clone()));
-        self.waiting.insert(key, (class, since));
+        self.waiting.insert(key, next);
     }
 
     /// Removes the queued run of resource `key`. Returns false if the resource has no queued run.
     pub fn remove(&mut self, key: &ObjectKey) -> bool {
-        let Some((class, since)) = self.waiting.remove(key) else {
+        let Some(Waiting { class, since, .. }) = self.waiting.remove(key) else {
             return false;
         };
-        if let Some(by_class) = self.by_namespace.get_mut(&key.namespace) {
-            if let Some(names) = by_class.get_mut(&class) {
-                names.remove(&(since, key.name.clone()));
-            }
-            by_class.retain(|_, names| !names.is_empty());
-            if by_class.is_empty() {
+        if let Some(runs) = self.by_namespace.get_mut(&key.namespace) {
+            runs.remove(class, since, &key.name);
+            if runs.0.is_empty() {
                 self.by_namespace.remove(&key.namespace);
             }
         }
         true
     }
 
-    /// Time at which the run of resource `key` was queued.
-    pub fn since(&self, key: &ObjectKey) -> Option<Timestamp> {
-        self.waiting.get(key).map(|(_, since)| *since)
+    /// Returns the queued run of resource `key`.
+    pub fn get(&self, key: &ObjectKey) -> Option<&Waiting> {
+        self.waiting.get(key)
     }
 
-    /// Class and time of all queued runs.
-    pub fn values(&self) -> impl Iterator<Item = (Class, Timestamp)> {
-        self.waiting.values().copied()
+    /// Number of queued runs.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether no run is queued.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// All queued runs.
+    pub fn values(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values()
     }
 
     /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns the runs that start at `now`. The sort keys
@@ -275,7 +298,7 @@ impl Queue {
     /// If no run of a namespace is running, its first apply waits for at most one run of each other namespace.
     pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
         let line = |(namespace, line): (&'a String, &'a NamespaceQueue)| {
-            let classes = line.iter();
+            let classes = line.0.iter();
             let classes = classes.map(|(class, names)| (*class, names.iter().peekable()));
             let remaining = RemainingRuns {
                 classes: classes.collect(),
@@ -295,6 +318,183 @@ impl Queue {
             order.push_first(namespace);
         }
         order
+    }
+
+    /// Returns the number of queued runs that are before the run of resource `key` in [`Self::order`], without computing the order. `None`
+    /// if the resource has no queued run.
+    pub fn position<'a>(
+        &'a self,
+        key: &ObjectKey,
+        running: &Running,
+        served: &Served,
+        now: Timestamp,
+    ) -> Option<usize> {
+        let Waiting { class, since, .. } = *self.waiting.get(key)?;
+        let line = |(namespace, runs): (&'a String, &NamespaceQueue)| {
+            let load = running.load.get(namespace).copied().unwrap_or_default();
+            Line {
+                namespace,
+                served: served.get(namespace).copied().unwrap_or_default(),
+                load,
+                segments: runs.segments(load, now),
+            }
+        };
+        let (namespace, runs) = self.by_namespace.get_key_value(&key.namespace)?;
+        let own = line((namespace, runs));
+        let rank = rank_of(class, since, now);
+        let level = own.load + runs.count_before(class, since, &key.name, now);
+        let place = own.place(own.up_to(rank), level);
+        let earlier = |line: Line<'a>| {
+            let segments = line.up_to(rank);
+            let Some(Segment { levels, .. }) = segments.last() else {
+                return 0;
+            };
+            if segments.last().is_some_and(|last| last.rank < rank) {
+                return levels.end - line.load;
+            }
+            let is_earlier = levels.contains(&level) && line.place(segments, level) < place;
+            level.clamp(levels.start, levels.end) - line.load + usize::from(is_earlier)
+        };
+        Some(self.by_namespace.iter().map(line).map(earlier).sum())
+    }
+}
+
+impl NamespaceQueue {
+    fn insert(&mut self, class: Class, entry: Entry) {
+        let entries = self.0.entry(class).or_default();
+        let index = entries.partition_point(|queued| *queued < entry);
+        entries.insert(index, entry);
+    }
+
+    fn remove(&mut self, class: Class, since: Timestamp, name: &str) {
+        let Some(entries) = self.0.get_mut(&class) else {
+            return;
+        };
+        let position =
+            entries.binary_search_by(|(queued, of)| (*queued, of.as_str()).cmp(&(since, name)));
+        if let Ok(index) = position {
+            entries.remove(index);
+        }
+        if entries.is_empty() {
+            self.0.remove(&class);
+        }
+    }
+
+    /// Returns the number of runs that start before the run `(since, name)` of class `class`.
+    fn count_before(&self, class: Class, since: Timestamp, name: &str, now: Timestamp) -> usize {
+        let rank = rank_of(class, since, now);
+        let before = |(other, entries): (&Class, &VecDeque<Entry>)| {
+            entries.partition_point(|(queued, of)| {
+                let other_rank = rank_of(*other, *queued, now);
+                (other_rank, *queued, of.as_str(), *other) < (rank, since, name, class)
+            })
+        };
+        self.0.iter().map(before).sum()
+    }
+
+    /// Returns the runs by rank, lowest rank first. `load`: number of running runs of the namespace.
+    fn segments(&self, load: usize, now: Timestamp) -> Vec<Segment> {
+        let mut ranks: BTreeMap<i64, (usize, Timestamp)> = BTreeMap::new();
+        for (class, entries) in &self.0 {
+            let mut start = 0;
+            while let Some((first, _)) = entries.get(start) {
+                let rank = rank_of(*class, *first, now);
+                let end =
+                    entries.partition_point(|(since, _)| rank_of(*class, *since, now) <= rank);
+                let (count, since) = ranks.entry(rank).or_insert((0, *first));
+                *count += end - start;
+                *since = (*since).min(*first);
+                start = end;
+            }
+        }
+        let mut start = load;
+        let segment = |(rank, (count, since))| {
+            let levels = start..start + count;
+            start = levels.end;
+            Segment {
+                rank,
+                levels,
+                since,
+            }
+        };
+        ranks.into_iter().map(segment).collect()
+    }
+}
+
+/// Queued runs of one namespace and rank.
+struct Segment {
+    rank: i64,
+    /// Levels of the runs. The level of a run is the number of runs of its namespace that are running or start earlier.
+    levels: Range<usize>,
+    /// Time at which the first run was queued.
+    since: Timestamp,
+}
+
+/// Queued runs of a namespace.
+struct Line<'a> {
+    namespace: &'a str,
+    /// Sequence number of the last slot that was granted to the namespace, from 1; 0 if no slot was granted.
+    served: u64,
+    /// Number of running runs of the namespace.
+    load: usize,
+    /// Runs by rank, lowest rank first.
+    segments: Vec<Segment>,
+}
+
+/// Sort key of a queued run among the queued runs of all namespaces.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place<'a> {
+    rank: i64,
+    level: usize,
+    /// Level of the first run of the same namespace and rank. At the same level, a namespace that starts its first run of a rank precedes
+    /// namespaces that started a run of this rank before.
+    first_level: Reverse<usize>,
+    turn: Turn<'a>,
+    /// Time at which the first run of the same namespace and rank was queued.
+    since: Timestamp,
+    namespace: &'a str,
+}
+
+/// Last slot of a namespace before its first run of a rank.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Turn<'a> {
+    /// Sequence number of the last slot that was granted.
+    Granted(u64),
+    /// Place of the last queued run with a lower rank.
+    After(Box<Place<'a>>),
+}
+
+impl<'a> Line<'a> {
+    /// Returns the segments with a rank of at most `rank`.
+    fn up_to(&self, rank: i64) -> &[Segment] {
+        let end = self
+            .segments
+            .partition_point(|segment| segment.rank <= rank);
+        self.segments.get(..end).unwrap_or_default()
+    }
+
+    /// Returns the place of the run at level `level` in the last one of `segments`.
+    fn place(&self, segments: &[Segment], level: usize) -> Option<Place<'a>> {
+        let (
+            Segment {
+                rank,
+                levels,
+                since,
+            },
+            lower,
+        ) = segments.split_last()?;
+        let previous = levels.start.checked_sub(1);
+        let previous = previous.and_then(|previous| self.place(lower, previous));
+        Some(Place {
+            rank: *rank,
+            level,
+            first_level: Reverse(levels.start),
+            turn: previous.map_or(Turn::Granted(self.served), |previous| {
+                Turn::After(Box::new(previous))
+            }),
+            since: *since,
+            namespace: self.namespace,
+        })
     }
 }
 
@@ -319,7 +519,7 @@ struct RemainingRuns<'a> {
 }
 
 /// Runs of one namespace and class, oldest first. An older run never starts later than a younger run of the same namespace and class.
-type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
+type Names<'a> = Peekable<vec_deque::Iter<'a, Entry>>;
 
 /// First run of one class in a namespace. Candidates are compared field by field, in the order of declaration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -336,7 +536,7 @@ impl<'a> RemainingRuns<'a> {
         let candidates = self.classes.iter_mut().filter_map(|(class, names)| {
             let (since, name) = *names.peek()?;
             let candidate = Candidate {
-                rank: rank(*class, *since, now),
+                rank: rank_of(*class, *since, now),
                 since: *since,
                 name,
                 class: *class,
@@ -407,7 +607,9 @@ impl Iterator for Order<'_> {
 }
 
 /// Returns the rank of a run. Runs with a lower rank start first.
-fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
+fn rank_of(class: Class, since: Timestamp, now: Timestamp) -> i64 {
+    #[cfg(test)]
+    tests::count_visit();
     // Ranks have a minimum. Otherwise, old drift checks would start before applies that were queued later, and many old drift checks would
     // delay these applies.
     let (class, highest_rank) = match class {
@@ -421,8 +623,27 @@ fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::cell::Cell;
+
     use proptest::prelude::*;
+
+    use super::*;
+
+    thread_local! {
+        /// Number of queue entries that the queue visited in this thread.
+        static VISITS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count_visit() {
+        VISITS.set(VISITS.get() + 1);
+    }
+
+    /// Returns the number of queue entries that `work` visits.
+    fn visits_of(work: impl FnOnce()) -> usize {
+        let before = VISITS.get();
+        work();
+        VISITS.get() - before
+    }
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -581,7 +802,7 @@ mod tests {
             let ObjectKey { namespace, name } = waiting.key.clone();
             let served = served.get(&namespace).copied().unwrap_or_default();
             (
-                rank(waiting.class, waiting.since, now),
+                rank_of(waiting.class, waiting.since, now),
                 load_of(running, &namespace),
                 served,
                 waiting.since,
@@ -697,6 +918,60 @@ mod tests {
         assert_eq!(admit(&running), []);
     }
 
+    /// Returns a queue of `length` runs in 100 namespaces, in all classes and of different ages.
+    fn long_queue(length: i64) -> Queue {
+        let classes = [Class::Change, Class::Plan, Class::Drift];
+        let run = |number: i64| {
+            let class = classes[usize::try_from(number / 100 % 3).unwrap()];
+            waiting(
+                &format!("{:02}", number % 100),
+                &format!("{number:05}"),
+                class,
+                number * 10_000 / length,
+            )
+        };
+        (0..length)
+            .map(run)
+            .fold(Queue::default(), |mut queue, run| {
+                queue.insert(run);
+                queue
+            })
+    }
+
+    /// Positions of all runs of a queue cost time proportional to the length of the queue. The position of one run, and the admission of a
+    /// run for a slot that becomes free, cost almost the same in a queue of any length.
+    #[test]
+    fn cost_of_a_run_does_not_depend_on_length_of_queue() {
+        let (served, now) = (Served::new(), at(10_000));
+        let running = running_of(
+            &(0..49)
+                .map(|n| key(&format!("{n:02}"), "r"))
+                .collect::<Vec<_>>(),
+        );
+        let cost = |length| {
+            let queue = long_queue(length);
+            let last = key(
+                &format!("{:02}", (length - 1) % 100),
+                &format!("{:05}", length - 1),
+            );
+            let admit = visits_of(|| {
+                let admitted = SlotLimits::new(50, 0).admit(&queue, &running, &served, now);
+                assert_eq!(admitted.len(), 1);
+            });
+            let position =
+                visits_of(|| assert!(queue.position(&last, &running, &served, now).is_some()));
+            let all = visits_of(|| drop(queue.order(&running, &served, now).collect::<Vec<_>>()));
+            (admit, position, all)
+        };
+        let (of_half, of_all) = (cost(5_000), cost(10_000));
+        println!(
+            "visited entries (admit, position, order): 5,000: {of_half:?}; 10,000: {of_all:?}"
+        );
+        assert_eq!(of_all.0, of_half.0);
+        assert!(of_all.1 <= of_half.1 * 5 / 4);
+        assert!(of_all.2 <= of_half.2 * 2);
+    }
+
     proptest! {
         #[test]
         fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
@@ -745,7 +1020,10 @@ mod tests {
         #[test]
         fn queue_order_matches_linear_search((queue, running, served) in queues()) {
             let found = schedule(&queue, &running, &served, at(5_000));
-            prop_assert_eq!(found, ordered_by_linear_search(&queue, &running, &served, at(5_000)));
+            prop_assert_eq!(&found, &ordered_by_linear_search(&queue, &running, &served, at(5_000)));
+            let (queue, running) = (queue_of(&queue), running_of(&running));
+            let positions = found.iter().map(|key| queue.position(key, &running, &served, at(5_000)));
+            prop_assert_eq!(positions.collect::<Option<Vec<_>>>(), Some((0..found.len()).collect()));
         }
 
         /// After any sequence of inserts, removals and starts, the queue returns the runs in the same order as a linear search.
@@ -798,6 +1076,8 @@ mod tests {
                 let now = at(4_000);
                 let order: Vec<ObjectKey> = queue.order(&running, &served, now).collect();
                 prop_assert_eq!(&order, &ordered_by_linear_search(&queued, &running_keys, &served, now));
+                let positions = order.iter().map(|key| queue.position(key, &running, &served, now));
+                prop_assert_eq!(positions.collect::<Option<Vec<_>>>(), Some((0..order.len()).collect()));
                 let admitted = limits.admit(&queue, &running, &served, now);
                 let running_with_drift = (&*running_keys, drift_checks.len());
                 let expected = admitted_by_linear_search(limits, &queued, running_with_drift, &served, now);
