@@ -77,7 +77,8 @@ async fn reconcile_existing(
     if let Some(last_status) = ctx.memory.status(resource) {
         tf.status = Some(last_status);
     }
-    ctx.dispatcher.begin(|| slots::resources_with_runs(ctx));
+    ctx.dispatcher
+        .begin(ctx.clock.now(), || slots::resources_with_runs(ctx));
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(ctx, resource);
         return Ok(Outcome::UNTIL_CHANGED);

@@ -3,6 +3,7 @@
 mod api_calls;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub(crate) struct Metrics {
     registry_failed: Gauge,
     queue_length: Gauges<1>,
     oldest_queued: Gauges<1>,
+    late_checks: Gauge,
+    drift_stretch: Gauge<f64, AtomicU64>,
     slots_used: Gauge,
     slots: Gauge,
     leader: Gauge,
@@ -171,6 +174,8 @@ impl Metrics {
             queue_seconds: register(r, &table::QUEUE_SECONDS, run_histograms()),
             queue_length: register(r, &table::QUEUE_LENGTH, Family::default()),
             oldest_queued: register(r, &table::OLDEST_QUEUED, Family::default()),
+            late_checks: register(r, &table::LATE_CHECKS, Gauge::default()),
+            drift_stretch: register(r, &table::DRIFT_STRETCH, Gauge::default()),
             slots_used: register(r, &table::SLOTS_USED, Gauge::default()),
             slots: register(r, &table::SLOTS, Gauge::default()),
             leader: register(r, &table::LEADER, Gauge::default()),
@@ -406,6 +411,8 @@ impl Metrics {
         self.git_failed.set(failing_git);
         let failing_registries = self.failing_count(|kind| matches!(kind, QueryKind::Registry(_)));
         self.registry_failed.set(failing_registries);
+        self.late_checks.set(load.late_checks);
+        self.drift_stretch.set(load.drift_stretch);
         self.slots_used.set(load.running);
         self.slots.set(load.slots);
         self.leader.set(i64::from(*leads));

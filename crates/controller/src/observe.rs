@@ -117,6 +117,7 @@ impl Observer<'_> {
             left_behind,
             is_copy: record.is_none() && self.is_copy(),
             nothing_left,
+            leading_since: ctx.dispatcher.begun_at().unwrap_or_default(),
             namespace_uid,
             invalid: self
                 .unreadable

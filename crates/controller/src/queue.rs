@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use alustan_api::ObjectKey;
+use alustan_core::drift_schedule::DueCheck;
 use alustan_core::metric_definitions;
 use alustan_core::queue::{Class, Queue, QueuedRun, Running, Served, SlotLimits, Waiting};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -29,8 +30,8 @@ pub(crate) struct Dispatcher {
 
 #[derive(Default)]
 struct DispatcherState {
-    /// Whether [`Dispatcher::begin`] has assigned slots to the runs that started before this process.
-    begun: bool,
+    /// Time at which [`Dispatcher::begin`] assigned slots to the runs that started before this process.
+    begun_at: Option<Timestamp>,
     running: Running,
     queue: Queue,
     served: Served,
@@ -52,12 +53,16 @@ struct ReportedPosition {
 const MAX_ASSIGNMENTS_REMEMBERED: u64 = 10_000;
 
 /// Load of the queue, for metrics.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Load {
     /// Number of queued runs, by priority class ([`Class`]).
     pub(crate) waiting: BTreeMap<&'static str, i64>,
     /// Start of the longest wait, by priority class.
     pub(crate) oldest: BTreeMap<&'static str, Timestamp>,
+    /// Number of queued drift checks that are late ([`DueCheck::is_late`]).
+    pub(crate) late_checks: i64,
+    /// Longest time since the last check of a resource with a queued drift check, in multiples of its interval; 1 if none is queued.
+    pub(crate) drift_stretch: f64,
     /// Number of slots in use.
     pub(crate) running: i64,
     /// Number of slots.
@@ -84,16 +89,23 @@ impl Dispatcher {
 
     /// Assigns slots to the runs that started before this process. Later calls have no effect. Assumes priority class [`Class::Change`] for
     /// these runs, until [`record_running`](Self::record_running) reports their class.
-    pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<ObjectKey>) {
+    pub(crate) fn begin(&self, now: Timestamp, running: impl FnOnce() -> Vec<ObjectKey>) {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.begun, true) {
+        if state.begun_at.is_none() {
+            state.begun_at = Some(now);
             for key in running() {
                 state.running.expect(key);
             }
         }
     }
 
-    /// Admits a run of `key` and returns how long it was queued; `None` if it was admitted before.
+    /// Returns the time of the first call of [`Self::begin`]: this process leads since then. `None` before.
+    pub(crate) fn begun_at(&self) -> Option<Timestamp> {
+        self.state().begun_at
+    }
+
+    /// Admits a run of `key` and returns how long it was queued; `None` if it was admitted before. `check`: the drift check that the run
+    /// makes.
     ///
     /// # Errors
     /// [`Queued`] if no slot is free for it.
@@ -101,6 +113,7 @@ impl Dispatcher {
         &self,
         key: &ObjectKey,
         class: Class,
+        check: Option<DueCheck>,
         now: Timestamp,
     ) -> Result<Option<SignedDuration>, Queued> {
         let mut state = self.state();
@@ -112,6 +125,7 @@ impl Dispatcher {
             key: key.clone(),
             class,
             since,
+            check,
         });
         let admitted = self.next(&state, now);
         if admitted.contains(key) {
@@ -191,7 +205,7 @@ impl Dispatcher {
     }
 
     /// Returns the current load.
-    pub(crate) fn load(&self) -> Load {
+    pub(crate) fn load(&self, now: Timestamp) -> Load {
         let state = self.state();
         let to_i64 = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let classes = [Class::Change, Class::Plan, Class::Drift];
@@ -201,12 +215,22 @@ impl Dispatcher {
                 .into(),
             running: to_i64(state.running.len()),
             slots: to_i64(self.slots.total),
+            drift_stretch: 1.0,
             ..Load::default()
         };
-        for Waiting { class, since } in state.queue.values() {
+        for Waiting {
+            class,
+            since,
+            check,
+        } in state.queue.values()
+        {
             let label = metric_definitions::class(*class);
             *load.waiting.entry(label).or_default() += 1;
             metric_definitions::older(&mut load.oldest, label, *since);
+            if let Some(check) = check {
+                load.late_checks += i64::from(check.is_late(now));
+                load.drift_stretch = load.drift_stretch.max(check.stretch(now));
+            }
         }
         load
     }
@@ -319,9 +343,15 @@ mod tests {
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         let later = now + POSITION_REFRESH;
         let at_once = Ok(Some(SignedDuration::ZERO));
-        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
-        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(None));
-        let queued = |name, class| dispatcher.admit(&key(name), class, now) == Err(Queued);
+        assert_eq!(
+            dispatcher.admit(&key("a"), Class::Change, None, now),
+            at_once
+        );
+        assert_eq!(
+            dispatcher.admit(&key("a"), Class::Change, None, now),
+            Ok(None)
+        );
+        let queued = |name, class| dispatcher.admit(&key(name), class, None, now) == Err(Queued);
         assert!(queued("b", Class::Drift));
         assert_eq!(dispatcher.position(&key("b"), now), 1);
         assert!(queued("c", Class::Change));
@@ -329,7 +359,7 @@ mod tests {
         dispatcher.refresh(later);
         assert_eq!(woken.try_recv().unwrap().name, "b");
         assert_eq!(dispatcher.position(&key("b"), later), 2);
-        let load = dispatcher.load();
+        let load = dispatcher.load(now);
         assert_eq!((load.running, load.slots), (1, 1));
         let waiting = [("change", 1), ("plan", 0), ("drift", 1)];
         assert_eq!(load.waiting, BTreeMap::from(waiting));
@@ -345,7 +375,10 @@ mod tests {
         dispatcher.refresh(later + POSITION_REFRESH);
         assert_eq!(dispatcher.position(&key("b"), later), 1);
         let waited = Ok(Some(POSITION_REFRESH));
-        assert_eq!(dispatcher.admit(&key("c"), Class::Change, later), waited);
+        assert_eq!(
+            dispatcher.admit(&key("c"), Class::Change, None, later),
+            waited
+        );
     }
 
     #[test]
@@ -355,12 +388,12 @@ mod tests {
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         for name in ["b", "c"] {
-            let queued = dispatcher.admit(&key(name), Class::Change, now);
+            let queued = dispatcher.admit(&key(name), Class::Change, None, now);
             assert_eq!(queued, Err(Queued));
         }
         dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");
-        let reverted = dispatcher.admit(&key("b"), Class::Drift, now);
+        let reverted = dispatcher.admit(&key("b"), Class::Drift, None, now);
         assert_eq!(reverted, Err(Queued));
         assert_eq!(woken.try_recv().unwrap().name, "c");
         dispatcher.refresh(now);
@@ -374,7 +407,7 @@ mod tests {
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         for name in ["b", "c", "d"] {
-            let queued = dispatcher.admit(&key(name), Class::Change, now);
+            let queued = dispatcher.admit(&key(name), Class::Change, None, now);
             assert_eq!(queued, Err(Queued));
         }
         let far = || ["a", "b", "c", "d", "e"].map(|name| dispatcher.is_far_back(&key(name), now));
@@ -388,11 +421,18 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
-        dispatcher.begin(|| vec![key("a")]);
-        dispatcher.begin(|| unreachable!("it began already"));
-        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(Queued));
+        dispatcher.begin(now, || vec![key("a")]);
+        dispatcher.begin(now, || unreachable!("it began already"));
+        assert_eq!(
+            dispatcher.admit(&key("b"), Class::Change, None, now),
+            Err(Queued)
+        );
         dispatcher.record_idle(&key("a"), now);
-        assert!(dispatcher.admit(&key("b"), Class::Change, now).is_ok());
+        assert!(
+            dispatcher
+                .admit(&key("b"), Class::Change, None, now)
+                .is_ok()
+        );
     }
 
     #[test]
@@ -400,10 +440,10 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(2, 2), wake);
-        dispatcher.begin(|| vec![key("a")]);
+        dispatcher.begin(now, || vec![key("a")]);
         dispatcher.record_running(&key("a"), Some(Class::Drift));
         dispatcher.record_running(&key("a"), None);
-        let admitted = |name, class| dispatcher.admit(&key(name), class, now).is_ok();
+        let admitted = |name, class| dispatcher.admit(&key(name), class, None, now).is_ok();
         assert!(!admitted("b", Class::Drift), "half of the slots");
         assert!(admitted("c", Class::Plan));
     }
@@ -416,7 +456,7 @@ mod tests {
         dispatcher.record_running(&key("a"), None);
         let position = |name| {
             assert_eq!(
-                dispatcher.admit(&key(name), Class::Change, now),
+                dispatcher.admit(&key(name), Class::Change, None, now),
                 Err(Queued)
             );
             dispatcher.position(&key(name), now)
@@ -436,7 +476,7 @@ mod tests {
         let name = |number| format!("n{number:04}");
         for number in 0..250 {
             let key = key(&name(number));
-            assert!(dispatcher.admit(&key, Class::Change, at(0)).is_err());
+            assert!(dispatcher.admit(&key, Class::Change, None, at(0)).is_err());
             dispatcher.position(&key, at(0));
         }
         let mut refresh = |second| {
@@ -477,7 +517,7 @@ mod tests {
         }
         for number in 0..5_000 {
             let key = ObjectKey::new(format!("ns{}", number % 100), format!("n{number:04}"));
-            assert!(dispatcher.admit(&key, Class::Change, at(0)).is_err());
+            assert!(dispatcher.admit(&key, Class::Change, None, at(0)).is_err());
             dispatcher.position(&key, at(0));
         }
         for number in 0..500 {
@@ -508,7 +548,10 @@ mod tests {
         let mut running = Vec::new();
         for number in 0..QUEUED {
             let key = ObjectKey::new(format!("ns{}", number % 50), format!("n{number}"));
-            if dispatcher.admit(&key, Class::Change, at(number)).is_ok() {
+            if dispatcher
+                .admit(&key, Class::Change, None, at(number))
+                .is_ok()
+            {
                 running.push(key);
             }
         }
@@ -520,7 +563,7 @@ mod tests {
             while let Ok(resource) = woken.try_recv() {
                 wakes += 1;
                 if dispatcher
-                    .admit(&to_key(&resource), Class::Change, at(QUEUED))
+                    .admit(&to_key(&resource), Class::Change, None, at(QUEUED))
                     .is_ok()
                 {
                     running.push(to_key(&resource));
@@ -531,7 +574,7 @@ mod tests {
         assert_eq!((started, wakes), (5_000, 4_950));
         assert!(
             dispatcher
-                .load()
+                .load(at(QUEUED))
                 .waiting
                 .values()
                 .all(|number| *number == 0)
@@ -544,7 +587,11 @@ mod tests {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
-        assert!(dispatcher.admit(&key("b"), Class::Change, now).is_err());
+        assert!(
+            dispatcher
+                .admit(&key("b"), Class::Change, None, now)
+                .is_err()
+        );
         dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");
         dispatcher.record_idle(&key("c"), now);
@@ -562,17 +609,29 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
-        assert!(dispatcher.admit(&key("a"), Class::Change, now).is_ok());
+        assert!(
+            dispatcher
+                .admit(&key("a"), Class::Change, None, now)
+                .is_ok()
+        );
         for waits in ["b", "c"] {
-            assert!(dispatcher.admit(&key(waits), Class::Change, now).is_err());
+            assert!(
+                dispatcher
+                    .admit(&key(waits), Class::Change, None, now)
+                    .is_err()
+            );
         }
         dispatcher.reconcile_failed(&key("a"), now);
-        assert_eq!(dispatcher.load().running, 1, "its run may go on");
+        assert_eq!(dispatcher.load(now).running, 1, "its run may go on");
         dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");
         dispatcher.reconcile_failed(&key("b"), now);
         assert_eq!(woken.try_recv().unwrap().name, "c");
-        assert!(dispatcher.admit(&key("c"), Class::Change, now).is_ok());
+        assert!(
+            dispatcher
+                .admit(&key("c"), Class::Change, None, now)
+                .is_ok()
+        );
     }
 
     #[test]
@@ -589,22 +648,22 @@ mod tests {
         ];
         assert!(
             dispatcher
-                .admit(&to_key("greedy", "first"), Class::Change, at(0))
+                .admit(&to_key("greedy", "first"), Class::Change, None, at(0))
                 .is_ok()
         );
         for (second, (namespace, name)) in (1..).zip(all) {
-            let waits = dispatcher.admit(&to_key(namespace, name), Class::Change, at(second));
+            let waits = dispatcher.admit(&to_key(namespace, name), Class::Change, None, at(second));
             assert!(waits.is_err());
         }
         dispatcher.record_idle(&to_key("greedy", "first"), at(9));
         assert!(
             dispatcher
-                .admit(&to_key("greedy", "a"), Class::Change, at(9))
+                .admit(&to_key("greedy", "a"), Class::Change, None, at(9))
                 .is_err()
         );
         assert!(
             dispatcher
-                .admit(&to_key("modest", "z"), Class::Change, at(9))
+                .admit(&to_key("modest", "z"), Class::Change, None, at(9))
                 .is_ok()
         );
     }

@@ -149,6 +149,10 @@ definitions! {
     QUEUE_LENGTH = Gauge "alustan_queue_length" [CLASS] "Runs that wait for a slot";
     OLDEST_QUEUED = Gauge "alustan_oldest_queued_timestamp_seconds" [CLASS]
         "Unix time since which the longest-waiting run has been waiting for a slot";
+    LATE_CHECKS = Gauge "alustan_drift_checks_late" []
+        "Drift checks that wait for a slot, more than 1.5 times driftDetection.interval after the last check or apply of the resource";
+    DRIFT_STRETCH = Gauge "alustan_drift_interval_ratio" []
+        "Longest time since the last check or apply of a resource whose drift check waits for a slot, in multiples of driftDetection.interval; 1 if no check waits";
     SLOTS_USED = Gauge "alustan_run_places_used" [] "Slots in use";
     SLOTS = Gauge "alustan_run_places" [] "Number of slots: --max-concurrent-runs";
     GIT = Counter "alustan_git_requests_total" [

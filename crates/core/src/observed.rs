@@ -79,6 +79,8 @@ pub struct Seen {
     /// Set for a deleted resource that has neither a readable run record nor a readable pin, see [`NothingLeft`]. The operator has read the
     /// missing Secrets from the API server, because the watch cache may be stale.
     pub nothing_left: Option<NothingLeft>,
+    /// Time at which this operator started to lead.
+    pub leading_since: Timestamp,
     /// Uid of the namespace of the resource. Empty until the API server has returned the uid.
     pub namespace_uid: String,
     /// Failure of an invalid spec: a field that this version of the operator cannot read, an invalid URL or image name, or a reference to

@@ -11,6 +11,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use alustan_api::ObjectKey;
 use alustan_api::run::{RunKind, Trigger};
 
+use crate::drift_schedule::DueCheck;
+
 /// Priority class of a run, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
@@ -45,6 +47,8 @@ pub struct QueuedRun {
     pub class: Class,
     /// Time at which the run was queued.
     pub since: Timestamp,
+    /// The drift check for which the run was queued; `None` for other runs, and for builds.
+    pub check: Option<DueCheck>,
 }
 
 /// Time in the queue after which the priority of a run rises by one class. The priority of a drift check never rises above the priority of
@@ -229,6 +233,8 @@ pub struct Waiting {
     pub class: Class,
     /// Time at which the run was queued.
     pub since: Timestamp,
+    /// The drift check for which the run was queued; `None` for other runs, and for builds.
+    pub check: Option<DueCheck>,
 }
 
 /// Queued runs of one namespace, by class. No class is empty.
@@ -242,8 +248,17 @@ type Entry = (Timestamp, String);
 impl Queue {
     /// Adds a run, or changes its class or time.
     pub fn insert(&mut self, run: QueuedRun) {
-        let QueuedRun { key, class, since } = run;
-        let next = Waiting { class, since };
+        let QueuedRun {
+            key,
+            class,
+            since,
+            check,
+        } = run;
+        let next = Waiting {
+            class,
+            since,
+            check,
+        };
         let previous = self.waiting.get(&key);
         if previous.is_none_or(|previous| (previous.class, previous.since) != (class, since)) {
             self.remove(&key);
@@ -661,6 +676,7 @@ mod tests {
             key: key(namespace, name),
             class,
             since: at(since),
+            check: None,
         }
     }
 
@@ -1111,7 +1127,7 @@ mod tests {
                 if turn == comes {
                     let last = served.values().max().copied().unwrap_or_default();
                     served.extend(was_served.then(|| (modest.namespace.clone(), last + 1)));
-                    queue.insert(QueuedRun { key: modest.clone(), class: Class::Change, since: now });
+                    queue.insert(QueuedRun { key: modest.clone(), class: Class::Change, since: now, check: None });
                 }
                 let order = queue.order(&running_of(&running), &served, now);
                 for next in order.take(places - running.len()).collect::<Vec<_>>() {

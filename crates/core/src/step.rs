@@ -11,6 +11,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::drift_schedule::DueCheck;
 use crate::observed::BuildSecretSeen;
 use crate::queue::Class;
 
@@ -247,6 +248,8 @@ pub struct Decision {
 pub struct Start {
     /// Priority class in the queue.
     pub class: Class,
+    /// The drift check that waits; `None` for other runs, and for builds.
+    pub check: Option<DueCheck>,
     /// Writes that start the run or build.
     pub steps: Vec<Step>,
     /// Status after the start.

@@ -28,6 +28,10 @@ pub struct History {
     pub unfinished: bool,
     /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply.
     pub checked_at: Option<Timestamp>,
+    /// Number of consecutive drift checks that started more than one and a half intervals after the check or apply before. Counted up to the
+    /// number that the status reports.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub late_checks: u8,
     /// Drift that the last drift check found.
     pub drift: Option<DriftFound>,
     /// Plan that waits for approval.
@@ -75,6 +79,11 @@ pub struct History {
     /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
     /// [`Self::drift`], [`Self::planned`] and [`Self::pending`].
     pub reports: Vec<RunReport>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 impl History {

@@ -28,7 +28,8 @@ pub struct DriftDetection {
     #[serde(default)]
     pub mode: DriftMode,
     /// Interval between drift checks. The checks of different resources are spread over the interval. The first drift check after an apply
-    /// starts after at least half an interval, or immediately if the apply was a correction. Default: 1h.
+    /// starts after at least half an interval, or immediately if the apply was a correction. A check starts late if no slot is free; if it
+    /// ends more than half an interval late, it replaces the next check. Missed checks are not repeated. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,

@@ -68,10 +68,11 @@ async fn admit(
     let key = to_key(resource);
     let Start {
         class,
+        check,
         steps,
         status,
     } = start;
-    match ctx.dispatcher.admit(&key, class, ctx.clock.now()) {
+    match ctx.dispatcher.admit(&key, class, check, ctx.clock.now()) {
         Ok(waited) => {
             if let Some(waited) = waited {
                 ctx.metrics.record_admission(class, waited);

@@ -60,7 +60,7 @@ async fn scrape(State(sources): State<MetricsSources>) -> Response {
                 .map(|resource| resource.0.as_ref().ok()),
             now,
         );
-        (counts, dispatcher.load())
+        (counts, dispatcher.load(now))
     } else {
         (Counts::default(), Load::default())
     };

@@ -58,6 +58,8 @@ fn text(metrics: &Metrics) -> String {
         load: Load {
             waiting: one("plan"),
             oldest: since("plan"),
+            late_checks: 3,
+            drift_stretch: 2.5,
             running: 2,
             slots: 50,
         },
@@ -139,6 +141,8 @@ fn samples_have_the_recorded_values() {
         "alustan_oldest_drift_timestamp_seconds{reason=\"Drifted\"} 1700000000",
         "alustan_oldest_approval_timestamp_seconds{of=\"change\"} 1700000000",
         "alustan_oldest_queued_timestamp_seconds{class=\"plan\"} 1700000000",
+        "alustan_drift_checks_late 3",
+        "alustan_drift_interval_ratio 2.5",
         "alustan_run_places_used 2",
         "alustan_run_places 50",
     ] {

@@ -635,6 +635,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let decision = Decision {
         steps: vec![Step::AddFinalizer],
         start: Some(Start {
+            check: None,
             class: Class::Change,
             steps: Vec::new(),
             status: TerraformStatus::default(),

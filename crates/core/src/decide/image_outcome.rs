@@ -124,6 +124,7 @@ impl ReconcileCase<'_> {
         let view = self.view(plan, digest.clone());
         let start = Start {
             class: waiting.class,
+            check: None,
             steps: start,
             status: view.status(&summary, self.now),
         };

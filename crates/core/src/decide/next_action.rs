@@ -2,12 +2,12 @@
 
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
 use alustan_api::{DriftMode, Reason, State};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, retry};
-use crate::digest;
+use crate::drift_schedule::DueCheck;
 use crate::model::config_hash::Config;
 use crate::model::summary::{self, Summary, logs};
 use crate::model::{admission, approval_policy, facts, plan_request};
@@ -204,42 +204,22 @@ impl ReconcileCase<'_> {
 
     /// Returns the next drift check if it is due, otherwise the wait until it is due.
     pub(super) fn drift_check_or_idle(&self) -> NextAction {
-        let drift = &self.tf.spec.drift_detection;
-        if drift.mode == DriftMode::Ignore {
+        if self.tf.spec.drift_detection.mode == DriftMode::Ignore {
             return NextAction::Wait(self.idle_summary(), None);
         }
         if self.history.undone.unverified {
             return NextAction::Run(RunKind::Drift, Trigger::Drift);
         }
-        // A timestamp in the future comes from clock skew. It is ignored, so a drift check is due.
-        let checked_at = self.history.checked_at.filter(|at| *at <= self.now);
-        let due = checked_at.map(|checked_at| {
-            next_drift_check(
-                checked_at,
-                drift.interval.into(),
-                &self.tf.uid().unwrap_or_default(),
-            )
-        });
-        match due {
-            Some(due) if self.now < due => NextAction::Wait(self.idle_summary(), Some(due)),
+        match self.next_drift_check() {
+            Some(check) if self.now < check.at => {
+                NextAction::Wait(self.idle_summary(), Some(check.at))
+            }
             _ => NextAction::Run(RunKind::Drift, Trigger::Interval),
         }
     }
-}
 
-/// Returns the time of the next drift check. The `uid` determines a fixed offset within the interval, which spreads the drift checks of
-/// many resources. The time is at least half an interval after `checked`, the time of the last comparison with the real objects.
-fn next_drift_check(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
-    let interval = i64::try_from(interval.as_millis())
-        .unwrap_or(i64::MAX)
-        .max(1_000);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the product is less than `interval`, which is an i64"
-    )]
-    #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
-    let offset = (digest::fraction(uid) * interval as f64) as i64;
-    let earliest = checked.as_millisecond() + interval / 2 - offset;
-    let next = (earliest.div_euclid(interval) + 1) * interval + offset;
-    Timestamp::from_millisecond(next).unwrap_or(checked + SignedDuration::from_hours(1))
+    /// Returns the next drift check. `None` if a check is due because the resource was never checked.
+    pub(super) fn next_drift_check(&self) -> Option<DueCheck> {
+        DueCheck::of(self.tf, &self.history, self.seen.leading_since, self.now)
+    }
 }

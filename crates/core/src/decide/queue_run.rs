@@ -1,6 +1,6 @@
 //! Queues a run. It starts once a slot is free and the pod of the previous run has ended.
 
-use alustan_api::run::RunKind;
+use alustan_api::run::{RunKind, Trigger};
 use alustan_api::{Reason, State};
 
 use crate::decide::case::ReconcileCase;
@@ -39,6 +39,9 @@ impl ReconcileCase<'_> {
         if occupied {
             return self.done(&waiting, plan, digest);
         }
+        let check = (run.trigger == Trigger::Interval)
+            .then(|| self.next_drift_check())
+            .flatten();
         let (steps, next) = run.steps(&self);
         let status = self.view(plan, digest.clone()).status(&waiting, self.now);
         self.current = next;
@@ -49,6 +52,7 @@ impl ReconcileCase<'_> {
             steps: self.steps,
             start: Some(Start {
                 class: Class::of(run.kind, &run.trigger),
+                check,
                 steps,
                 status: running,
             }),

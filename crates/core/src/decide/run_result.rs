@@ -3,7 +3,7 @@
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, PLAN_REQUESTED,
-    Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+    Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec, Trigger,
 };
 use alustan_api::{Architecture, InventoryStatus, Mode, Reason, Terraform};
 use alustan_backends::address_of;
@@ -12,6 +12,7 @@ use kube_core::ResourceExt;
 
 use crate::decide::publish_outputs::{self, Published, delete_unlisted};
 use crate::decide::{approval, cache_mount, state_volume};
+use crate::drift_schedule::{self, DueCheck};
 use crate::model::cache_location::CacheMount;
 use crate::model::facts::open_run;
 use crate::model::{pod_options, progress, status_outputs};
@@ -108,6 +109,7 @@ pub(super) fn record_result(
     let outputs_published = matches!(published, Ok(Some(_)));
     let applied = applies(run) && is_done(report.result);
     let reached_apply = current.record.begun == current.record.number;
+    let late_checks = late_checks(tf, seen, &current.history, run, report.result, now);
     let history = update_history(
         &current.history,
         run,
@@ -117,6 +119,10 @@ pub(super) fn record_result(
         uid,
         now,
     );
+    let history = History {
+        late_checks,
+        ..history
+    };
     // Destroy uses the pin of run `attempted`. So `attempted` is also set after an apply without changes.
     let attempted = if applied {
         current.record.number
@@ -144,6 +150,25 @@ pub(super) fn record_result(
         history,
         outputs: outputs_published,
     })
+}
+
+/// Returns the number of consecutive late drift checks after `run`.
+fn late_checks(
+    tf: &Terraform,
+    seen: &Seen,
+    history: &History,
+    run: &RunSpec,
+    result: RunResult,
+    now: Timestamp,
+) -> u8 {
+    let has_no_result = matches!(result, RunResult::Failed | RunResult::Cancelled);
+    let check = DueCheck::of(tf, history, seen.leading_since, now);
+    match check.filter(|_| run.trigger == Trigger::Interval && !has_no_result) {
+        Some(check) => {
+            drift_schedule::late_checks(history.late_checks, check.is_late(run.started_at))
+        }
+        None => history.late_checks,
+    }
 }
 
 /// Returns the address of the state of a run. Uses `reported`, the address that the runner reported, only if the `backend` block of the

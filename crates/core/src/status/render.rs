@@ -10,6 +10,7 @@ use alustan_api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
 
+use crate::drift_schedule;
 use crate::model::image::ImagePlan;
 use crate::model::summary::{Summary, change_counts, differences, drifted};
 use crate::model::{facts, progress, status_outputs};
@@ -331,6 +332,10 @@ impl View<'_> {
 
     fn in_sync(&self, summary: &Summary) -> Verdict {
         let kind = Kind::InSync;
+        let matching = || {
+            let late = drift_schedule::late_suffix(self.tf, self.history);
+            format!("the real objects match the configuration{late}")
+        };
         // If the history is lost, only the previous status can show that an apply did not complete.
         let half_applied = self.record.is_none() && facts::status_has_partial_apply(self.tf);
         match (&self.history.applied, drifted(self.history)) {
@@ -351,7 +356,7 @@ impl View<'_> {
                 let message = match changes.filter(|_| planned.has_changes) {
                     Some(changes) => differences(changes),
                     None if planned.has_changes => "the plan has changes".to_owned(),
-                    None => "the real objects match the configuration".to_owned(),
+                    None => matching(),
                 };
                 Verdict::new(kind, !planned.has_changes, reason, message)
             }
@@ -361,12 +366,7 @@ impl View<'_> {
                 Reason::NotApplied,
                 "the module is not applied yet",
             ),
-            (Some(_), None) => Verdict::new(
-                kind,
-                true,
-                Reason::InSync,
-                "the real objects match the configuration",
-            ),
+            (Some(_), None) => Verdict::new(kind, true, Reason::InSync, matching()),
             (Some(_), Some(changes)) => {
                 let reason = if summary.reason == Reason::NotConverging {
                     Reason::NotConverging

@@ -432,6 +432,7 @@ impl World {
     /// Restarts the controller, which loses its memory.
     pub(crate) fn restart(&mut self) -> &mut Self {
         self.memory = Memory::default();
+        self.memory.leading_since = self.now;
         self.notices = Notices::default();
         self
     }

@@ -405,3 +405,71 @@ fn requested_drift_check_is_queued_as_a_plan() {
     let requested = world.request_run().reconcile().decision.start.unwrap();
     assert_eq!(requested.class, Class::Plan);
 }
+
+/// After an outage, the checks of all resources are spread over the interval instead of due at once.
+#[test]
+fn check_missed_during_an_outage_is_made_at_the_next_regular_time() {
+    let mut world = World::applied();
+    world.start_drift_check().settle_ready();
+    let checked = world.now;
+    world.advance_clock(10 * 3_600 - 1).restart().settle();
+    assert_eq!(world.run_number(), 2);
+    world.start_drift_check().settle_ready();
+    assert_eq!(world.now.duration_since(checked).as_hours(), 10);
+    // A check that is overdue by less than an interval is not skipped.
+    world.advance_clock(2 * 3_600 - 60).restart().settle();
+    assert_eq!(world.run_number(), 4);
+}
+
+#[test]
+fn status_says_that_the_last_two_checks_were_late() {
+    let message = |world: &World| {
+        let conditions = world.status().conditions;
+        let in_sync = conditions
+            .iter()
+            .find(|condition| condition.type_ == "InSync");
+        in_sync.unwrap().message.clone()
+    };
+    let mut world = World::applied();
+    world.start_drift_check().settle_ready();
+    let on_time = message(&world);
+    let mut check = |delay| {
+        world.has_free_slot = false;
+        let queued = world.reconcile_after_requeue();
+        let check = queued.decision.start.and_then(|start| start.check);
+        assert_eq!(check.expect("a drift check").at, world.now);
+        world.advance_clock(delay).has_free_slot = true;
+        world.settle_ready();
+        message(&world)
+    };
+    assert_eq!(check(2_000), on_time, "the first late check");
+    let late = check(2_000);
+    assert!(late.starts_with(&on_time), "{late}");
+    assert!(
+        late.contains(
+            "the last 2 drift checks started more than 1.5 times spec.driftDetection.interval after"
+        ),
+        "{late}"
+    );
+    assert_eq!(check(7_000), late, "no further write");
+    assert_eq!(check(0), on_time);
+}
+
+#[test]
+fn queued_apply_replaces_the_queued_drift_check() {
+    let mut world = World::applied();
+    world.has_free_slot = false;
+    let queued = world.reconcile_after_requeue();
+    assert_eq!(queued.decision.start.unwrap().class, Class::Drift);
+    world.commit(1);
+    world.settle();
+    let start = world.reconcile().decision.start.expect("an apply");
+    assert_eq!((start.class, start.check), (Class::Change, None));
+    world.has_free_slot = true;
+    world.settle();
+    assert_eq!(
+        world.ledger.kinds.last().map(|(kind, _)| *kind),
+        Some(RunKind::Apply)
+    );
+    assert_eq!(world.run_number(), 2, "the apply compared the real objects");
+}

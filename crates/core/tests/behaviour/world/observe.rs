@@ -32,6 +32,8 @@ pub(crate) struct Observation {
 /// Query results that the controller received since its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
+    /// Time at which the controller started to lead.
+    pub(crate) leading_since: Timestamp,
     /// Whether the last reconcile started a query. The next reconcile observes the result of the query.
     pub(crate) query_started: bool,
     queries: BTreeSet<String>,
@@ -85,6 +87,7 @@ impl World {
             left_behind: self.left_behind.clone(),
             is_copy: self.is_copy && self.record.is_none(),
             nothing_left,
+            leading_since: self.memory.leading_since,
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),
             stack: self.stack.clone(),
