@@ -36,6 +36,17 @@ pub(crate) enum Authorization {
     Bearer(String),
 }
 
+impl Authorization {
+    /// Returns the size of user, password and token, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Basic(user, password) => user.len() + password.len(),
+            Self::Bearer(token) => token.len(),
+        }
+    }
+}
+
 /// Authorization for requests to a repository, and the time for which the client reuses the authorization.
 pub(crate) struct Grant {
     pub(crate) authorization: Authorization,

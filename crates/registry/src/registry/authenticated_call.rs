@@ -78,8 +78,7 @@ impl Call<'_> {
 
     async fn sign_in(&self, key: SessionKey) -> Result<Arc<Session>, Error> {
         let session = Arc::new(self.authenticate(None).await?);
-        let sessions = &self.shared.sessions;
-        sessions.insert(key, session.clone(), Instant::now());
+        self.shared.sessions.insert(key, session.clone());
         Ok(session)
     }
 

@@ -1,8 +1,9 @@
 //! Caches sessions until their token expires. A session is a repository with the authorization of one credential.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
+use quick_cache::{Weighter, unsync::Cache};
 
 use super::session::Session;
 use crate::{
@@ -11,8 +12,12 @@ use crate::{
     name::ImageName,
 };
 
-/// Maximum number of sessions in the cache. If a session is added to a full cache, all other sessions are discarded.
-const MAX_SESSIONS: usize = 256;
+/// Maximum size of all sessions in the cache, in bytes. If the sessions exceed the maximum, the least used ones are discarded.
+const BYTES: u64 = 8 << 20;
+/// Estimated size of a session without its strings, in bytes.
+const ENTRY: usize = 512;
+/// Estimated number of sessions in a full cache, with tokens of 1.5 KiB.
+const SESSIONS: usize = 4_096;
 
 /// Key of a session. It includes the credentials, so that a tenant never uses the token of another tenant.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -42,8 +47,24 @@ impl SessionKey {
     }
 }
 
-#[derive(Default)]
-pub(super) struct SessionCache(Mutex<HashMap<SessionKey, Arc<Session>>>);
+/// Size of a session in the cache.
+struct Size;
+
+impl Weighter<SessionKey, Arc<Session>> for Size {
+    fn weight(&self, key: &SessionKey, session: &Arc<Session>) -> u64 {
+        let name = key.name.registry().len() + key.name.repository().len();
+        let strings = name + session.base.len() + session.repository.len();
+        (ENTRY + strings + session.authorization.size()) as u64
+    }
+}
+
+pub(super) struct SessionCache(Mutex<Cache<SessionKey, Arc<Session>, Size>>);
+
+impl Default for SessionCache {
+    fn default() -> Self {
+        Self(Mutex::new(Cache::with_weighter(SESSIONS, BYTES, Size)))
+    }
+}
 
 impl SessionCache {
     pub(super) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Session>> {
@@ -54,13 +75,8 @@ impl SessionCache {
             .cloned()
     }
 
-    pub(super) fn insert(&self, key: SessionKey, session: Arc<Session>, now: Instant) {
-        let mut sessions = self.0.lock();
-        sessions.retain(|_, session| session.renew_at > now);
-        if sessions.len() >= MAX_SESSIONS {
-            sessions.clear();
-        }
-        sessions.insert(key, session);
+    pub(super) fn insert(&self, key: SessionKey, session: Arc<Session>) {
+        self.0.lock().insert(key, session);
     }
 
     pub(super) fn remove(&self, key: &SessionKey) {

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use alustan_registry::{Access, Credential, Error, Options};
+use alustan_registry::{Access, Credential, Error, ImageRef, Options, Registry};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
 use crate::support::{
@@ -53,6 +53,44 @@ async fn token_is_requested_with_password_and_cached() {
         requests[0].fields,
         "scope=repository%3Ateam%2Fx%3Apull&service=s"
     );
+}
+
+/// Requests the digest of an image in each of `count` repositories.
+async fn poll(client: &Registry, host: &str, count: usize) {
+    for number in 0..count {
+        let image = ImageRef::parse(&format!("{host}/team/{number}:x")).unwrap();
+        assert_eq!(client.digest_of(&image, &plain(None)).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn polls_of_300_repositories_request_one_token_each() {
+    const REPOSITORIES: usize = 300;
+    let server = Fake::start(|host, seen| with_tokens(host, seen, GOOD)).await;
+    let client = client(Options::default());
+    for _ in 0..3 {
+        poll(&client, &server.host, REPOSITORIES).await;
+    }
+    assert_eq!(server.seen("/token").len(), REPOSITORIES);
+}
+
+#[tokio::test]
+async fn cached_tokens_have_a_limit_in_bytes() {
+    const REPOSITORIES: usize = 400;
+    // The tokens of all repositories have 12 MB, more than the limit of the cache.
+    let token = format!(r#"{{"token":"{}","expires_in":300}}"#, "x".repeat(30_000));
+    let server = Fake::start(move |host, seen| match seen.path.as_str() {
+        "/token" => (200, None, token.clone()),
+        "/v2/" => (401, Some(bearer(host)), String::new()),
+        _ => (404, None, String::new()),
+    })
+    .await;
+    let client = client(Options::default());
+    poll(&client, &server.host, REPOSITORIES).await;
+    assert_eq!(server.seen("/token").len(), REPOSITORIES);
+    poll(&client, &server.host, REPOSITORIES).await;
+    let again = server.seen("/token").len() - REPOSITORIES;
+    assert!((100..REPOSITORIES).contains(&again), "{again}");
 }
 
 #[tokio::test]
