@@ -1,35 +1,56 @@
 //! Caches the facts of configuration files (module calls and backend) by object id, because many commits and modules contain the same
 //! files.
 
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
+use quick_cache::{Weighter, unsync::Cache};
 
 use crate::module::{self, Syntax, facts::Facts};
 
-/// Maximum size of all cached facts, in bytes. If new facts would exceed the maximum, the cache is emptied first.
-const BYTES: usize = 16 << 20;
+/// Maximum size of all cached facts, in bytes. If the facts exceed the maximum, the least used ones are discarded.
+const BYTES: u64 = 16 << 20;
 /// Estimated size of an entry without its strings, in bytes.
 const ENTRY: usize = 256;
+/// Estimated number of files in a full cache.
+const FILES: usize = 32_768;
 
 /// Cache of the facts of configuration files. Clones are cheap and share the cache.
-#[derive(Clone, Default)]
-pub(super) struct KnownFacts(Arc<Mutex<CachedFacts>>);
-
-#[derive(Default)]
-struct CachedFacts {
-    facts: HashMap<Key, Arc<Facts>>,
-    bytes: usize,
-}
+#[derive(Clone)]
+pub(super) struct KnownFacts(Arc<Mutex<Cache<Key, CachedFacts, Size>>>);
 
 /// Object id of the file content, and the syntax of the file.
 type Key = (String, Syntax);
+
+#[derive(Clone)]
+struct CachedFacts {
+    facts: Arc<Facts>,
+    /// Size of the entry, in bytes.
+    bytes: u64,
+}
+
+struct Size;
+
+impl Weighter<Key, CachedFacts> for Size {
+    fn weight(&self, _: &Key, cached: &CachedFacts) -> u64 {
+        cached.bytes
+    }
+}
+
+impl Default for KnownFacts {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Cache::with_weighter(
+            FILES, BYTES, Size,
+        ))))
+    }
+}
 
 impl KnownFacts {
     /// Returns the cached facts of the file `path`. `object` is the object id of its content.
     pub(super) fn get(&self, path: &str, object: &str) -> Option<Arc<Facts>> {
         let known = self.0.lock();
-        known.facts.get(&key(path, object)).cloned()
+        let cached = known.get(&key(path, object))?;
+        Some(cached.facts.clone())
     }
 
     /// Reads the facts of the file `path` from `content`, and caches them. `object` is the object id of `content`.
@@ -46,18 +67,11 @@ impl KnownFacts {
             )
             .map(|(source, call)| source.len() + call.module.len() + ENTRY);
         let paths = facts.terragrunt.size();
-        let bytes = ENTRY + object.len() + texts.sum::<usize>() + paths;
-        let mut known = self.0.lock();
-        if known.bytes + bytes > BYTES {
-            *known = CachedFacts::default();
-        }
-        if known
-            .facts
-            .insert(key(path, object), facts.clone())
-            .is_none()
-        {
-            known.bytes += bytes;
-        }
+        let cached = CachedFacts {
+            facts: facts.clone(),
+            bytes: (ENTRY + object.len() + texts.sum::<usize>() + paths) as u64,
+        };
+        self.0.lock().insert(key(path, object), cached);
         facts
     }
 }
@@ -96,6 +110,6 @@ mod tests {
             known.read("main.tf", &file.to_string(), calls(file).as_bytes());
         }
         let known = known.0.lock();
-        assert!(known.bytes <= BYTES && !known.facts.is_empty() && known.facts.len() < 20);
+        assert!(known.weight() <= BYTES && !known.is_empty() && known.len() < 20);
     }
 }

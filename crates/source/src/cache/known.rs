@@ -1,14 +1,14 @@
 //! Caches digest and size of packed contexts, so that the same files are not packed again.
 
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::path::Path;
 
+use parking_lot::Mutex;
+use quick_cache::unsync::Cache;
 use sha2::{Digest, Sha256};
 
 use crate::{closure::Selection, context::ContextDigest, tree::Kind};
 
-/// Maximum number of cached contexts. At the maximum, the cache is emptied, and each context is packed once more.
+/// Maximum number of cached contexts. At the maximum, the least used ones are discarded, and packed once more on their next use.
 const CONTEXTS: usize = 50_000;
 
 /// Digest and size of a packed context.
@@ -47,8 +47,13 @@ impl SelectionId {
 }
 
 /// Digests and sizes of packed contexts, by the digest of the selected files.
-#[derive(Default)]
-pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
+pub(super) struct KnownContexts(Mutex<Cache<SelectionId, KnownContext>>);
+
+impl Default for KnownContexts {
+    fn default() -> Self {
+        Self(Mutex::new(Cache::new(CONTEXTS)))
+    }
+}
 
 impl KnownContexts {
     pub(super) fn get(&self, id: &SelectionId) -> Option<KnownContext> {
@@ -57,11 +62,7 @@ impl KnownContexts {
     }
 
     pub(super) fn put(&self, id: SelectionId, context: KnownContext) {
-        let mut known = self.0.lock();
-        if known.len() >= CONTEXTS {
-            known.clear();
-        }
-        known.insert(id, context);
+        self.0.lock().insert(id, context);
     }
 }
 
@@ -113,12 +114,16 @@ mod tests {
             digest: ContextDigest::of(b"x"),
             size: 1,
         };
-        for number in 0..=CONTEXTS {
+        let id = |number: usize| {
             let mut bytes = [0; 32];
             bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
-            known.put(SelectionId(bytes), context.clone());
+            SelectionId(bytes)
+        };
+        for number in 0..=CONTEXTS {
+            known.put(id(number), context.clone());
         }
-        let last = known.0.lock();
-        assert_eq!(last.len(), 1);
+        assert_eq!(known.0.lock().len(), CONTEXTS);
+        let kept = (0..=CONTEXTS).filter(|number| known.get(&id(*number)).is_some());
+        assert_eq!(kept.count(), CONTEXTS, "only one context was discarded");
     }
 }
