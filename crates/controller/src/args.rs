@@ -115,6 +115,10 @@ pub(crate) struct Config {
     /// more, for contexts and for incoming data.
     #[arg(long, env = "ALUSTAN_GIT_CACHE_MIB", default_value_t = 3072, value_parser = clap::value_parser!(u64).range(64..1 << 24))]
     pub(crate) git_cache_mib: u64,
+    /// Maximum number of concurrent git processes that access servers. One namespace uses at most half of them. 0 means four per CPU core, at most 8.
+    /// Each process may use 48 MiB of memory, and half as many processes read modules from the cache.
+    #[arg(long, env = "ALUSTAN_GIT_CONCURRENCY", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=64))]
+    pub(crate) git_concurrency: u16,
     /// Namespace to watch and act in. May be repeated. Default: all namespaces. With this flag, Roles in the namespaces suffice,
     /// and the namespaces are not labelled alustan.io/holds-state.
     #[arg(

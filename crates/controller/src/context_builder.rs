@@ -1,5 +1,6 @@
 //! Builds the [`Context`] from the flags of the operator.
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 use alustan_core::job_retention::JobRetention;
@@ -66,6 +67,16 @@ impl ContextParts {
     }
 }
 
+/// Returns the maximum number of concurrent git processes that access servers: `configured`, or with 0 four per core, at most 8. They mostly wait
+/// for the network, but each may use 48 MiB of memory.
+fn git_concurrency(configured: u16) -> usize {
+    if configured > 0 {
+        return configured.into();
+    }
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (4 * cores).min(8)
+}
+
 /// Builds the [`Context`]: opens the caches on disk, and creates the clients and in-memory caches.
 ///
 /// # Errors
@@ -90,6 +101,7 @@ pub(crate) fn context(
         .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
     let options = CacheOptions {
         cache_bytes: config.git_cache_mib << 20,
+        at_once: git_concurrency(config.git_concurrency),
         ..CacheOptions::default()
     };
     let git = GitCache::with_options(config.cache_dir.join("repositories"), options);

@@ -58,8 +58,8 @@ impl GitCache {
             commits: Arc::default(),
             facts: KnownFacts::default(),
             known: Arc::default(),
-            remotes: ConcurrencyLimits::new(options.at_once),
-            reading: ConcurrencyLimits::new(options.at_once.div_ceil(2)),
+            remotes: ConcurrencyLimits::of_remotes(options.at_once),
+            reading: ConcurrencyLimits::of_reads(options.at_once.div_ceil(2)),
             options: Arc::new(options),
             tenant: Arc::default(),
         })

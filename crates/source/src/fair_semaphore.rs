@@ -10,6 +10,8 @@ use tokio::sync::oneshot;
 /// Concurrency limit with a fixed number of permits, fair between tenants.
 pub struct FairSemaphore {
     at_once: usize,
+    /// Maximum number of permits of one tenant.
+    per_tenant: usize,
     state: Mutex<State>,
 }
 
@@ -38,8 +40,19 @@ pub struct Permit {
 impl FairSemaphore {
     /// Returns a limit of `at_once` permits.
     pub fn new(at_once: usize) -> Arc<Self> {
+        Self::with_tenant_limit(at_once, at_once)
+    }
+
+    /// Returns a limit of `at_once` permits, of which one tenant gets at most half. For requests to servers: a server that does not respond keeps
+    /// the permits of its tenant until the timeout, and must not delay other tenants.
+    pub fn half_per_tenant(at_once: usize) -> Arc<Self> {
+        Self::with_tenant_limit(at_once, at_once.div_ceil(2))
+    }
+
+    fn with_tenant_limit(at_once: usize, per_tenant: usize) -> Arc<Self> {
         Arc::new(Self {
             at_once,
+            per_tenant,
             state: Mutex::default(),
         })
     }
@@ -70,7 +83,9 @@ impl FairSemaphore {
             let next = state
                 .tenants
                 .iter_mut()
-                .filter(|(_, tenant)| !tenant.waiting.is_empty())
+                .filter(|(_, tenant)| {
+                    !tenant.waiting.is_empty() && tenant.granted < self.per_tenant
+                })
                 .min_by_key(|(_, tenant)| (tenant.granted, tenant.last));
             let Some((name, tenant)) = next else {
                 return;
@@ -163,6 +178,24 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
             let next = received(&mut names, 2).await;
             assert!(next.contains('m'), "{next}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn busy_tenant_leaves_half_of_the_permits_to_others() {
+        for at_once in [2, 3, 8] {
+            let semaphore = FairSemaphore::half_per_tenant(at_once);
+            let (sender, mut names) = unbounded_channel();
+            for _ in 0..1_000 {
+                start_call(&semaphore, "g", &sender);
+            }
+            received(&mut names, at_once.div_ceil(2)).await;
+            let now = tokio::time::Instant::now();
+            for tenant in ["m", "n"].into_iter().take(at_once / 2) {
+                start_call(&semaphore, tenant, &sender);
+                assert_eq!(received(&mut names, 1).await, tenant);
+            }
+            assert_eq!(now.elapsed(), Duration::ZERO);
         }
     }
 

@@ -166,6 +166,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("maxConcurrentRuns", json!({"minimum": 1})),
         ("maxRunsPerNamespace", json!({"minimum": 0})),
         ("keepJobs", json!({"minimum": 0})),
+        ("gitConcurrency", json!({"minimum": 0, "maximum": 64})),
         ("gitCache.mib", json!({"minimum": 64})),
         (
             "gitCache.volume",

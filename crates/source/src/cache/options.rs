@@ -24,7 +24,7 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes [3 GiB]. If the repositories exceed the maximum, the least recently used repositories are removed.
     pub cache_bytes: u64,
-    /// Maximum number of concurrent git calls to remotes [8]. One fetch that needs more memory than other fetches may run in addition. At most half
+    /// Maximum number of concurrent git calls to remotes [8], at most half of them for one tenant. One fetch that needs more memory than other fetches may run in addition. At most half
     /// as many modules are read concurrently from the cache. One module of more than 4 MiB may be read in addition. Permits are shared fairly between
     /// tenants.
     pub at_once: usize,

@@ -62,12 +62,20 @@ pub(super) struct ConcurrencyLimits {
 }
 
 impl ConcurrencyLimits {
-    /// Returns limits of `at_once` permits for [`Size::Small`] and one permit for [`Size::Large`].
-    pub(super) fn new(at_once: usize) -> Arc<Self> {
-        Arc::new(Self {
-            small: FairSemaphore::new(at_once),
-            large: FairSemaphore::new(1),
-        })
+    /// Returns limits of calls to remotes: `at_once` permits for [`Size::Small`], at most half of them for one tenant, and one permit for
+    /// [`Size::Large`].
+    pub(super) fn of_remotes(at_once: usize) -> Arc<Self> {
+        Self::new(FairSemaphore::half_per_tenant(at_once))
+    }
+
+    /// Returns limits of reads from the cache: `at_once` permits for [`Size::Small`] and one permit for [`Size::Large`].
+    pub(super) fn of_reads(at_once: usize) -> Arc<Self> {
+        Self::new(FairSemaphore::new(at_once))
+    }
+
+    fn new(small: Arc<FairSemaphore>) -> Arc<Self> {
+        let large = FairSemaphore::new(1);
+        Arc::new(Self { small, large })
     }
 
     /// Waits for a permit of `size` for `tenant`. Like [`FairSemaphore::acquire`], always returns `Some`.
@@ -89,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_one_large_task_runs_beside_small_ones() {
-        let limits = ConcurrencyLimits::new(2);
+        let limits = ConcurrencyLimits::of_reads(2);
         let tenant = Arc::from("team");
         let take = |size| timeout(Duration::ZERO, limits.acquire(size, &tenant));
         let large = take(Size::Large).await.unwrap();

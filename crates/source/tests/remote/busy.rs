@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use alustan_source::{
-    CacheOptions, Context, ContextSpec, Credentials, Error, GitCache, RepositoryUrl, Revision,
+    CacheOptions, CommitId, Context, ContextSpec, Credentials, Error, GitCache, RepositoryUrl, Revision,
 };
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::support::{HttpServer, Origin, Rules, TestCache};
@@ -298,6 +299,35 @@ async fn modules_are_read_while_another_commit_is_fetched() {
     drop(pause);
     let answers = all(later).await;
     assert!(answers.iter().all(|answer| answer.revision == second));
+}
+
+/// A server that accepts connections and never responds must not delay repositories of other tenants.
+#[tokio::test]
+async fn hanging_server_of_one_tenant_does_not_delay_another() {
+    let (origin, cache) = (monorepo(1), TestCache::new());
+    let server = serve(origin.folder.path()).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let busy = cache.cache.of_tenant("busy");
+    let mut hanging = Vec::new();
+    for number in 0..2 * AT_ONCE {
+        let url = format!("http://{address}/{number}.git");
+        let head = Revision::of_commit(&CommitId::parse(&"a".repeat(40)).unwrap());
+        let head = Arc::new(Mutex::new(head));
+        hanging.push(tokio::spawn(find(busy.clone(), url, head, 0)));
+    }
+    // One tenant has at most half of the permits.
+    let mut connections = Vec::new();
+    for _ in 0..AT_ONCE / 2 {
+        connections.push(silent.accept().await.unwrap());
+    }
+    let (url, none) = (server.url(), Credentials::default());
+    let team = TestCache {
+        cache: cache.cache.of_tenant("team"),
+        root: cache.root.clone(),
+    };
+    team.context(&url, &module(0), &none).await.unwrap();
+    assert!(hanging.iter().all(|request| !request.is_finished()));
 }
 
 #[tokio::test]
