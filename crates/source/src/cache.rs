@@ -24,7 +24,7 @@ pub use self::options::CacheOptions;
 use self::options::LISTING;
 pub use self::refs::Listing;
 pub use self::repositories::GitCache;
-use self::repositories::Question;
+use self::repositories::{Question, RemoteRepository};
 use self::size::{ConcurrencyLimits, Size, is_too_large};
 use self::store::Store;
 use self::submodules::Selected;
@@ -191,7 +191,7 @@ impl GitCache {
             wrapper: question.spec.wrapper,
             allows: question.allows,
         };
-        let commit = self.fetched(question, revision).await?;
+        let commit = self.fetched(question, revision, newest).await?;
         let permit = self.reading.acquire(Size::Small, &self.tenant).await;
         let newer = newest();
         let commit = self
@@ -207,7 +207,7 @@ impl GitCache {
                     "the git cache is damaged; fetching the repository again"
                 );
                 self.clear(&commit).await?;
-                let commit = self.fetched(question, revision).await?;
+                let commit = self.fetched(question, revision, newest).await?;
                 let permit = self.reading.acquire(Size::Small, &self.tenant).await;
                 self.read(question, &module, &commit, permit, known).await
             }
@@ -222,10 +222,31 @@ impl GitCache {
         self.store.path(url, credentials, &revision.commit)
     }
 
-    async fn fetched(&self, question: &Question<'_>, revision: &Revision) -> Result<Commit, Error> {
+    /// Returns the commit of `revision`, or a newer commit of the same reference, like [`GitCache::commit`].
+    async fn fetched(
+        &self,
+        question: &Question<'_>,
+        revision: &mut Revision,
+        newest: Newest<'_>,
+    ) -> Result<Commit, Error> {
         let folder = self.folder(question, revision);
-        let (url, credentials) = (question.url, question.credentials);
-        self.commit(&folder, url, credentials, revision, KEPT).await
+        let remote = RemoteRepository {
+            folder: &folder,
+            url: question.url,
+            credentials: question.credentials,
+            kept: KEPT,
+        };
+        let asked = revision.clone();
+        // A commit id of another object format belongs to another repository of the cache.
+        let newest = || {
+            let newest = newest();
+            if newest.commit.as_str().len() == asked.commit.as_str().len() {
+                newest
+            } else {
+                asked.clone()
+            }
+        };
+        self.commit(&remote, revision, &newest).await
     }
 
     /// Removes the repository of `commit` from the cache. Does nothing if another call has removed the repository since the caller got `commit`.

@@ -49,11 +49,19 @@ pub(super) struct Commits(Mutex<CachedCommits>);
 
 #[derive(Default)]
 struct CachedCommits {
-    fetched: HashMap<PathBuf, HashMap<CommitId, Files>>,
+    fetched: HashMap<PathBuf, FetchedCommits>,
     /// Last failed fetch per repository: commit, time and error.
     failed: HashMap<PathBuf, (CommitId, Instant, Error)>,
     /// Cached trees, the oldest first.
     kept: VecDeque<Arc<Snapshot>>,
+}
+
+/// Fetched commits of a repository.
+#[derive(Default)]
+struct FetchedCommits {
+    files: HashMap<CommitId, Files>,
+    /// Last fetched commit by reference, and the time at which it was the newest commit of the reference.
+    newest: HashMap<String, (CommitId, Instant)>,
 }
 
 impl Commits {
@@ -64,12 +72,30 @@ impl Commits {
     /// Returns the commit of `revision` if it was fetched into `repository`.
     pub(super) fn get(&self, repository: &Path, revision: &Revision) -> Option<Commit> {
         let known = self.known();
-        let files = known.fetched.get(repository)?.get(&revision.commit)?;
+        let files = known.fetched.get(repository)?.files.get(&revision.commit)?;
         Some(Commit {
             repository: repository.to_owned(),
             revision: revision.clone(),
             files: files.clone(),
         })
+    }
+
+    /// Returns the fetched commit that was the newest one of `reference` at `time` or later.
+    pub(super) fn fetched_since(
+        &self,
+        repository: &Path,
+        reference: &str,
+        time: Instant,
+    ) -> Option<Commit> {
+        let revision = {
+            let known = self.known();
+            let (commit, at) = known.fetched.get(repository)?.newest.get(reference)?;
+            (*at >= time).then(|| Revision {
+                commit: commit.clone(),
+                reference: reference.to_owned(),
+            })?
+        };
+        self.get(repository, &revision)
     }
 
     /// Returns the error of a fetch of `revision` that failed at `requested_at` or later.
@@ -84,15 +110,26 @@ impl Commits {
         (*commit == revision.commit && *at >= requested_at).then(|| error.clone())
     }
 
-    /// Records that `revision` was fetched into `repository`.
-    pub(super) fn fetched(&self, repository: &Path, revision: &Revision) -> Commit {
+    /// Records that `revision` was fetched into `repository`. At the time `newest_at`, it was the newest revision of its reference.
+    pub(super) fn fetched(
+        &self,
+        repository: &Path,
+        revision: &Revision,
+        newest_at: Instant,
+    ) -> Commit {
         let mut known = self.known();
         known.failed.remove(repository);
-        if known.fetched.values().map(HashMap::len).sum::<usize>() >= COMMITS {
+        let commits = known.fetched.values().map(|commits| commits.files.len());
+        if commits.sum::<usize>() >= COMMITS {
             known.fetched.clear();
         }
         let commits = known.fetched.entry(repository.to_owned()).or_default();
-        let files = commits.entry(revision.commit.clone()).or_default().clone();
+        if !revision.is_fixed() {
+            let newest = (revision.commit.clone(), newest_at);
+            commits.newest.insert(revision.reference.clone(), newest);
+        }
+        let files = commits.files.entry(revision.commit.clone()).or_default();
+        let files = files.clone();
         Commit {
             repository: repository.to_owned(),
             revision: revision.clone(),
@@ -175,7 +212,7 @@ mod tests {
         let repository = Path::new("/r");
         let [first, second, large] = ['a', 'b', 'c'].map(|digit| {
             let revision = revision(digit);
-            commits.fetched(repository, &revision)
+            commits.fetched(repository, &revision, Instant::now())
         });
         let never = async { unreachable!("it is in memory") };
         commits
@@ -200,14 +237,33 @@ mod tests {
     fn removed_repository_has_no_commits() {
         let commits = Commits::default();
         let (one, other) = (Path::new("/one"), Path::new("/other"));
-        let of_one = commits.fetched(one, &revision('a'));
-        commits.fetched(other, &revision('a'));
+        let of_one = commits.fetched(one, &revision('a'), Instant::now());
+        commits.fetched(other, &revision('a'), Instant::now());
         assert!(commits.holds(&of_one));
         commits.forget(one);
         assert!(commits.get(one, &revision('a')).is_none() && !commits.holds(&of_one));
-        commits.fetched(one, &revision('a'));
+        commits.fetched(one, &revision('a'), Instant::now());
         assert!(!commits.holds(&of_one), "it was fetched anew");
         assert!(commits.get(other, &revision('a')).is_some());
+    }
+
+    #[test]
+    fn commit_fetched_after_a_request_answers_its_reference() {
+        let (commits, repository) = (Commits::default(), Path::new("/r"));
+        let at = |reference: &str| Revision {
+            reference: reference.to_owned(),
+            ..revision('a')
+        };
+        let (before, after) = (Instant::now(), Instant::now() + Duration::from_nanos(1));
+        commits.fetched(repository, &at("refs/heads/main"), before);
+        commits.fetched(repository, &revision('b'), before);
+        let since = |reference, time| commits.fetched_since(repository, reference, time);
+        let found = since("refs/heads/main", before).unwrap();
+        assert_eq!(found.revision, at("refs/heads/main"));
+        assert!(since("refs/heads/main", after).is_none());
+        assert!(since("refs/heads/other", before).is_none());
+        commits.forget(repository);
+        assert!(since("refs/heads/main", before).is_none());
     }
 
     #[test]
@@ -220,7 +276,7 @@ mod tests {
             |digit, requested_at| commits.failure(repository, &revision(digit), requested_at);
         assert!(failure('a', requested_at).is_some() && failure('b', requested_at).is_none());
         assert!(failure('a', Instant::now() + Duration::from_nanos(1)).is_none());
-        commits.fetched(repository, &revision('a'));
+        commits.fetched(repository, &revision('a'), Instant::now());
         assert!(failure('a', requested_at).is_none());
     }
 }

@@ -10,10 +10,10 @@ use super::{
     known::KnownContexts,
     options::CacheOptions,
     size::{ConcurrencyLimits, Size},
-    store::{self, Store},
+    store::{self, Repository, Store},
 };
 use crate::{
-    context::{Allows, ContextSpec},
+    context::{Allows, ContextSpec, Newest},
     credentials::Credentials,
     error::{Error, GitFailure},
     git::Session,
@@ -44,6 +44,15 @@ pub(super) struct Question<'a> {
     pub(super) allows: Allows<'a>,
 }
 
+/// A repository of the cache, and the remote from which it is fetched.
+pub(super) struct RemoteRepository<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) url: &'a RepositoryUrl,
+    pub(super) credentials: &'a Credentials,
+    /// Reference to create in the repository of the cache for the fetched commit.
+    pub(super) kept: &'a str,
+}
+
 impl GitCache {
     /// Opens a git session for `url`.
     pub(super) fn session(
@@ -59,64 +68,84 @@ impl GitCache {
         )
     }
 
-    /// Returns the commit of `revision` in the repository at `folder`. Fetches the commit if necessary. If another caller is already fetching the
-    /// same commit, waits for that fetch, and returns its error if it fails.
+    /// Returns the commit of `revision`, or a newer commit of the same reference. Fetches a commit if necessary.
+    ///
+    /// Fetches into one repository run one after the other. After the wait, uses a commit of the reference that another caller has fetched in
+    /// the meantime, or returns its error. Otherwise fetches the revision that `newest` returns. A caller therefore waits for at most two fetches of
+    /// its reference, however often the reference moves. Sets `revision` to the revision of the commit or of the error.
     pub(super) async fn commit(
         &self,
-        folder: &Path,
-        url: &RepositoryUrl,
-        credentials: &Credentials,
-        revision: &Revision,
-        kept: &str,
+        remote: &RemoteRepository<'_>,
+        revision: &mut Revision,
+        newest: Newest<'_>,
     ) -> Result<Commit, Error> {
-        let known = || {
+        let folder = remote.folder;
+        let known = |revision: &Revision| {
             self.commits
                 .get(folder, revision)
                 .filter(|_| store::exists(folder))
         };
-        if let Some(commit) = known() {
+        if let Some(commit) = known(revision) {
             return Ok(commit);
         }
         let requested_at = Instant::now();
         let repository = self.store.lock(folder).await;
-        if let Some(commit) = known() {
+        let fetched = || {
+            self.commits
+                .fetched_since(folder, &revision.reference, requested_at)
+        };
+        if let Some(commit) = known(revision).or_else(fetched) {
+            revision.clone_from(&commit.revision);
+            return Ok(commit);
+        }
+        let newest_at = Instant::now();
+        *revision = newest();
+        if let Some(commit) = known(revision) {
             return Ok(commit);
         }
         if let Some(error) = self.commits.failure(folder, revision, requested_at) {
             return Err(error);
         }
-        let session = self.session(url, credentials)?;
+        match self.fetch(remote, &repository, revision).await {
+            Ok(()) => Ok(self.commits.fetched(folder, revision, newest_at)),
+            Err(error) => {
+                self.commits.failed(folder, revision, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        remote: &RemoteRepository<'_>,
+        repository: &Repository,
+        revision: &Revision,
+    ) -> Result<(), Error> {
+        let session = self.session(remote.url, remote.credentials)?;
         let fetch = async |size| {
             let _permit = self.remotes.acquire(size, &self.tenant).await;
             let fetch = Fetch {
                 call: RepositoryCall {
                     session: &session,
-                    repository: folder,
+                    repository: remote.folder,
                     options: &self.options,
-                    url,
+                    url: remote.url,
                     size,
                 },
-                repository: &repository,
+                repository,
                 store: &self.store,
                 commits: &self.commits,
                 revision,
-                kept,
+                kept: remote.kept,
             };
             fetch.run().await
         };
-        let fetched = match fetch(Size::Small).await {
+        match fetch(Size::Small).await {
             Err(Error::Git {
                 failure: GitFailure::OutOfMemory,
                 ..
             }) => fetch(Size::Large).await,
             other => other,
-        };
-        match fetched {
-            Ok(()) => Ok(self.commits.fetched(folder, revision)),
-            Err(error) => {
-                self.commits.failed(folder, revision, error.clone());
-                Err(error)
-            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     collect::{RepositoryCall, WantedModule},
     commits::{Commit, Snapshot},
     options::LISTING,
-    repositories::{GitCache, Question},
+    repositories::{GitCache, Question, RemoteRepository},
     store::Reading,
 };
 use crate::{
@@ -122,8 +122,14 @@ impl GitCache {
             drop((files, permit));
             let credentials = credentials_for(question.credentials, question.url, &url);
             let kept = format!("refs/alustan/of-{}", revision.commit);
+            let remote = RemoteRepository {
+                folder: &commit.repository,
+                url: &url,
+                credentials: &credentials,
+                kept: &kept,
+            };
             let fetched = self
-                .commit(&commit.repository, &url, &credentials, &revision, &kept)
+                .commit(&remote, &mut revision.clone(), &|| revision.clone())
                 .await?;
             grafts.push(Graft {
                 path: path.clone(),

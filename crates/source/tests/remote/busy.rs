@@ -353,3 +353,29 @@ async fn fetch_failure_is_shared_by_all_waiting_callers() {
         .unwrap_err();
     assert_eq!(git.calls("fetch"), 2);
 }
+
+#[tokio::test]
+async fn superseded_commit_waiting_for_a_fetch_is_not_fetched() {
+    const COMMITS: usize = 5;
+    let (origin, git) = (monorepo(COMMITS + 1), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(AT_ONCE));
+    let (url, none) = (server.url(), Credentials::default());
+    let first = cache.resolve(&url, None, &none).await.unwrap();
+    let head = Arc::new(Mutex::new(first.clone()));
+    let pause = git.hold("fetch");
+    let mut requests = request_all(&cache, &url, &head, 0..1);
+    git.until("fetch", 1).await;
+    for number in 1..=COMMITS {
+        origin.commit(&[("README", &number.to_string())]);
+        let newest = cache.resolve(&url, None, &none).await.unwrap();
+        *head.lock().unwrap() = newest;
+        requests.extend(request_all(&cache, &url, &head, number..number + 1));
+        // The request starts to wait for the fetch of the first commit.
+        tokio::task::yield_now().await;
+    }
+    drop(pause);
+    let newest = head.lock().unwrap().clone();
+    let answers = all(requests).await;
+    assert!(answers[1..].iter().all(|answer| answer.revision == newest));
+    assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (2, 2));
+}
