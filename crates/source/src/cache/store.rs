@@ -6,7 +6,10 @@ use std::{
     io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -27,7 +30,7 @@ use crate::{
 /// Maximum number of pack files of a repository. Each fetch adds a pack file, and git never merges them. A repository with more pack files
 /// is removed and fetched again.
 const PACKS: usize = 50;
-/// File in each repository of the cache. Its modification time is the time of the last use.
+/// File in each repository of the cache. Its modification time is the time of the last use, written by fetches and by [`Store::sweep`].
 const USED: &str = "alustan-used";
 
 /// Locks of a repository.
@@ -58,13 +61,45 @@ pub(super) struct Store {
     calls: PathBuf,
     repositories: PathBuf,
     salt: Vec<u8>,
-    locks: Mutex<HashMap<PathBuf, Lock>>,
+    /// Repositories that are on disk, or in use. Read from disk once, when the cache is opened.
+    known: Mutex<HashMap<PathBuf, KnownRepository>>,
+}
+
+/// Lock, size and last use of a repository.
+struct KnownRepository {
+    lock: Lock,
+    /// Size of the pack files when they were measured last, in bytes.
+    size: Arc<AtomicU64>,
+    used: SystemTime,
+}
+
+impl Default for KnownRepository {
+    fn default() -> Self {
+        Self {
+            lock: Lock::default(),
+            size: Arc::default(),
+            used: SystemTime::now(),
+        }
+    }
+}
+
+impl KnownRepository {
+    /// Returns the repository at `path` on disk.
+    fn read(path: &Path) -> Self {
+        Self {
+            size: Arc::new(AtomicU64::new(size_of(path))),
+            used: used_at(path),
+            ..Self::default()
+        }
+    }
 }
 
 /// A repository of the cache, with a lock that prevents other calls from fetching into the repository.
 pub(super) struct Repository {
     path: PathBuf,
     files: Arc<RwLock<()>>,
+    /// Size of the pack files for [`Store::make_room`], in bytes.
+    size: Arc<AtomicU64>,
     _fetch: OwnedMutexGuard<()>,
 }
 
@@ -86,17 +121,24 @@ impl Store {
         let root = root
             .canonicalize()
             .map_err(|source| cache_error("find", &root, source))?;
-        let (calls, repositories) = (root.join("calls"), root.join("repositories"));
+        let calls = root.join("calls");
         remove(&calls)?;
         make(&calls)?;
+        let repositories = root.join("repositories");
         make(&repositories)?;
         let path = root.join("salt");
         let salt = salt(&path).map_err(|source| cache_error("read or write", &path, source))?;
+        let read = |source| cache_error("read", &repositories, source);
+        let mut known = HashMap::new();
+        for entry in fs::read_dir(&repositories).map_err(read)? {
+            let path = entry.map_err(read)?.path();
+            known.insert(path.clone(), KnownRepository::read(&path));
+        }
         Ok(Self {
             calls,
             repositories,
             salt,
-            locks: Mutex::default(),
+            known: Mutex::new(known),
         })
     }
 
@@ -123,70 +165,103 @@ impl Store {
 
     /// Locks the repository at `path` for a fetch. Waits until no other call fetches into the repository.
     pub(super) async fn lock(&self, path: &Path) -> Repository {
-        let Lock { fetch, files } = self.lock_of(path);
+        let (Lock { fetch, files }, size) = self.used(path);
         Repository {
             path: path.to_owned(),
             files,
+            size,
             _fetch: fetch.lock_owned().await,
         }
     }
 
     /// Locks the files of the repository at `path` for reading, and records its use. Calls may read during a fetch.
     pub(super) async fn read(&self, path: &Path) -> Reading {
-        let reading = Reading {
-            _files: self.lock_of(path).files.read_owned().await,
-        };
-        // Ignores an error: if the repository does not exist, the next read of the repository fails.
-        let _ =
-            fs::File::open(path.join(USED)).and_then(|used| used.set_modified(SystemTime::now()));
-        reading
+        let (lock, _) = self.used(path);
+        Reading {
+            _files: lock.files.read_owned().await,
+        }
     }
 
-    fn lock_of(&self, path: &Path) -> Lock {
-        let mut locks = self.locks.lock();
-        locks.retain(|_, lock| lock.is_used());
-        locks.entry(path.to_owned()).or_default().clone()
+    /// Records the use of the repository at `path`. Returns its lock and its size.
+    fn used(&self, path: &Path) -> (Lock, Arc<AtomicU64>) {
+        let mut known = self.known.lock();
+        let repository = known.entry(path.to_owned()).or_default();
+        repository.used = SystemTime::now();
+        (repository.lock.clone(), repository.size.clone())
     }
 
     /// Removes the least recently used repositories until the total size is at most `limit` bytes. Keeps repositories that are in use.
     /// Returns whether the total size is within the limit.
     pub(super) fn make_room(&self, limit: u64) -> Result<bool, Error> {
-        let read = |source| cache_error("read", &self.repositories, source);
-        let mut repositories = Vec::new();
-        for entry in fs::read_dir(&self.repositories).map_err(read)? {
-            let path = entry.map_err(read)?.path();
-            repositories.push((idle_for(&path), size_of(&path), path));
-        }
-        let mut size: u64 = repositories.iter().map(|(_, size, _)| size).sum();
-        repositories.sort();
-        for (_, freed, path) in repositories.iter().rev() {
+        let (mut size, mut repositories) = (0, Vec::new());
+        {
+            let known = self.known.lock();
+            for repository in known.values() {
+                size += repository.size.load(Ordering::Relaxed);
+            }
             if size <= limit {
                 return Ok(true);
             }
-            let Some(_alone) = self.lock_of(path).try_all() else {
+            for (path, repository) in known.iter() {
+                repositories.push((repository.used, path.clone(), repository.lock.clone()));
+            }
+        }
+        repositories.sort_by_key(|(used, ..)| *used);
+        for (_, path, lock) in repositories {
+            let Some(freed) = self.remove(&path, lock)? else {
                 continue;
             };
-            tracing::info!(bytes = freed, "evicted a repository from the git cache");
-            remove(path)?;
-            size = size.saturating_sub(*freed);
+            if freed > 0 {
+                tracing::info!(bytes = freed, "evicted a repository from the git cache");
+            }
+            size = size.saturating_sub(freed);
+            if size <= limit {
+                return Ok(true);
+            }
         }
-        Ok(size <= limit)
+        Ok(false)
     }
 
+    /// Removes repositories that have not been used for `idle` or longer. Writes the time of the last use of the others to disk.
     pub(super) fn sweep(&self, idle: Duration) -> Result<usize, Error> {
-        let read = |source| cache_error("read", &self.repositories, source);
+        let repositories: Vec<_> = {
+            let known = self.known.lock();
+            known
+                .iter()
+                .map(|(path, repository)| (repository.used, path.clone(), repository.lock.clone()))
+                .collect()
+        };
         let mut removed = 0;
-        for entry in fs::read_dir(&self.repositories).map_err(read)? {
-            let path = entry.map_err(read)?.path();
-            let Some(_alone) = self.lock_of(&path).try_all() else {
+        for (used, path, lock) in repositories {
+            if used.elapsed().unwrap_or_default() < idle {
+                // Ignores an error: the time is only needed after a restart.
+                let _ = fs::File::open(path.join(USED)).and_then(|file| file.set_modified(used));
                 continue;
-            };
-            if idle_for(&path) >= idle {
-                remove(&path)?;
+            }
+            let existed = path.exists();
+            if self.remove(&path, lock)?.is_some() && existed {
                 removed += 1;
             }
         }
         Ok(removed)
+    }
+
+    /// Removes the repository at `path`. Returns its size; `None` if it is in use.
+    fn remove(&self, path: &Path, lock: Lock) -> Result<Option<u64>, Error> {
+        let Some(alone) = lock.try_all() else {
+            return Ok(None);
+        };
+        remove(path)?;
+        let mut known = self.known.lock();
+        drop((alone, lock));
+        let Some(repository) = known.get(path) else {
+            return Ok(Some(0));
+        };
+        let size = repository.size.swap(0, Ordering::Relaxed);
+        if !repository.lock.is_used() {
+            known.remove(path);
+        }
+        Ok(Some(size))
     }
 }
 
@@ -202,6 +277,7 @@ impl Repository {
     /// Waits until no call reads the repository, then removes the files of the repository.
     pub(super) async fn clear(&self) -> Result<(), Error> {
         let _alone = self.files.write().await;
+        self.size.store(0, Ordering::Relaxed);
         remove(&self.path)
     }
 
@@ -232,9 +308,11 @@ impl Repository {
             > PACKS
     }
 
-    /// Returns the size of the pack files, in bytes, including a pack file that git is receiving.
+    /// Measures the size of the pack files, in bytes, including a pack file that git is receiving. Updates the size for [`Store::make_room`].
     pub(super) fn size(&self) -> u64 {
-        size_of(&self.path)
+        let size = size_of(&self.path);
+        self.size.store(size, Ordering::Relaxed);
+        size
     }
 
     fn packs(&self) -> impl Iterator<Item = (String, u64)> {
@@ -275,12 +353,12 @@ pub(super) fn is_own_fault(error: &Error) -> bool {
     )
 }
 
-fn idle_for(path: &Path) -> Duration {
-    let used = fs::metadata(path.join(USED))
+/// Returns the time of the last use of the repository at `path` that is recorded on disk.
+fn used_at(path: &Path) -> SystemTime {
+    fs::metadata(path.join(USED))
         .or_else(|_| fs::metadata(path))
         .and_then(|metadata| metadata.modified())
-        .unwrap_or_else(|_| SystemTime::now());
-    used.elapsed().unwrap_or_default()
+        .unwrap_or_else(|_| SystemTime::now())
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

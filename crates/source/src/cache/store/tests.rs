@@ -55,24 +55,61 @@ async fn fetches_into_one_repository_queue_and_reads_do_not() {
 async fn least_recently_used_idle_repository_is_evicted() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
-    let fill = async |name: &str, age: u64| {
-        let held = store.lock(&folder(&store, name)).await;
-        fs::create_dir_all(held.path.join("objects/pack")).unwrap();
-        fs::write(held.path.join("objects/pack/a.pack"), [0; 100]).unwrap();
-        let used = fs::File::create(held.path.join(USED)).unwrap();
+    let fill = |name: &str, age: u64| {
+        let path = folder(&store, name);
+        fs::create_dir_all(path.join("objects/pack")).unwrap();
+        fs::write(path.join("objects/pack/a.pack"), [0; 100]).unwrap();
+        let used = fs::File::create(path.join(USED)).unwrap();
         used.set_modified(SystemTime::now() - Duration::from_secs(age))
             .unwrap();
-        held
+        path
     };
-    let oldest = fill("oldest", 300).await;
-    let old = fill("old", 200).await.path.clone();
-    let young = fill("young", 100).await.path.clone();
+    let oldest = fill("oldest", 300);
+    let old = fill("old", 200);
+    let young = fill("young", 100);
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let _held = store.lock(&oldest).await;
     assert!(store.make_room(300).ok().unwrap());
     assert!(old.exists() && young.exists());
     assert!(store.make_room(200).ok().unwrap());
-    assert!(!old.exists() && young.exists() && oldest.path.exists());
+    assert!(!old.exists() && young.exists() && oldest.exists());
     assert!(!store.make_room(50).ok().unwrap(), "what is in use stays");
-    assert!(!young.exists() && oldest.path.exists());
+    assert!(!young.exists() && oldest.exists());
+    assert_eq!(store.known.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn size_of_the_cache_is_known_without_reading_the_disk() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let held = store.lock(&folder(&store, "a")).await;
+    fs::create_dir_all(held.path.join("objects/pack")).unwrap();
+    fs::write(held.path.join("objects/pack/a.pack"), [0; 100]).unwrap();
+    assert!(store.make_room(99).ok().unwrap(), "not measured yet");
+    assert_eq!(held.size(), 100);
+    assert!(!store.make_room(99).ok().unwrap());
+    held.clear().await.ok().unwrap();
+    assert!(store.make_room(0).ok().unwrap());
+}
+
+#[tokio::test]
+async fn last_use_is_known_after_a_restart() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let path = folder(&store, "a");
+    fs::create_dir_all(&path).unwrap();
+    let used = fs::File::create(path.join(USED)).unwrap();
+    used.set_modified(SystemTime::now() - Duration::from_hours(48))
+        .unwrap();
+    store.read(&path).await;
+    let day = Duration::from_hours(24);
+    assert_eq!(store.sweep(day).ok(), Some(0));
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    assert_eq!(store.sweep(day).ok(), Some(0));
+    used.set_modified(SystemTime::now() - Duration::from_hours(48))
+        .unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    assert_eq!(store.sweep(day).ok(), Some(1));
 }
 
 #[tokio::test]
