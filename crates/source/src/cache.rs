@@ -105,7 +105,7 @@ impl GitCache {
             return Ok(Listing::new(url.remote(), String::new()));
         }
         let _permit = self.remotes.acquire(Size::Small, &self.tenant).await;
-        let session = self.session(url, credentials)?;
+        let session = self.open_session(url, credentials)?;
         let bounds = Bounds {
             time: self.options.resolve_timeout,
             stdout: LISTING,
@@ -267,7 +267,7 @@ impl GitCache {
         permit: Option<Permit>,
         known: &KnownContexts,
     ) -> Result<Context, Error> {
-        let session = self.session(question.url, question.credentials)?;
+        let session = self.session(question.url, question.credentials);
         let read = async |size, permit| {
             let call = RepositoryCall {
                 session: &session,

@@ -5,12 +5,15 @@ use std::{io, ops::Range, path::Path, sync::Arc};
 
 use alustan_api::WrapperName;
 
-use super::{commits::Snapshot, facts::KnownFacts, options::CacheOptions, size::Size};
+use super::{
+    commits::Snapshot, facts::KnownFacts, options::CacheOptions, repositories::LazySession,
+    size::Size,
+};
 use crate::{
     closure::{Closure, ContextLimits, FileRequest, Selection},
     context::Allows,
     error::{Error, GitFailure},
-    git::{Bounds, Session, session::cache_error},
+    git::{Bounds, session::cache_error},
     module::{self, facts::Facts},
     reference::CommitId,
     tree::{Entry, Tree},
@@ -41,7 +44,7 @@ impl Contents {
 
 /// Parameters of the git calls on one repository of the cache.
 pub(super) struct RepositoryCall<'a> {
-    pub(super) session: &'a Session,
+    pub(super) session: &'a LazySession<'a>,
     /// Folder of the bare repository in the cache.
     pub(super) repository: &'a Path,
     pub(super) options: &'a CacheOptions,
@@ -210,6 +213,8 @@ impl RepositoryCall<'_> {
             memory: self.size.process(),
         };
         self.session
+            .get()
+            .await?
             .git(self.repository, action, arguments, input, bounds)
             .await
     }

@@ -184,7 +184,8 @@ impl Fetch<'_> {
             stdout: LISTING,
             memory: self.call.size.process(),
         };
-        let fetch = self.call.session.git(
+        let session = self.call.session.get().await?;
+        let fetch = session.git(
             self.repository.path(),
             "fetch from",
             &arguments,

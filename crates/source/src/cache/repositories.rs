@@ -2,6 +2,8 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
+use tokio::sync::OnceCell;
+
 use super::{
     collect::RepositoryCall,
     commits::{Commit, Commits},
@@ -53,9 +55,24 @@ pub(super) struct RemoteRepository<'a> {
     pub(super) kept: &'a str,
 }
 
+/// Session of the git calls for one request. Opened by the first call: a request whose answer is in memory writes no credentials to disk.
+pub(super) struct LazySession<'a> {
+    pub(super) cache: &'a GitCache,
+    pub(super) url: &'a RepositoryUrl,
+    pub(super) credentials: &'a Credentials,
+    opened: OnceCell<Session>,
+}
+
+impl LazySession<'_> {
+    pub(super) async fn get(&self) -> Result<&Session, Error> {
+        let open = async || self.cache.open_session(self.url, self.credentials);
+        self.opened.get_or_try_init(open).await
+    }
+}
+
 impl GitCache {
     /// Opens a git session for `url`.
-    pub(super) fn session(
+    pub(super) fn open_session(
         &self,
         url: &RepositoryUrl,
         credentials: &Credentials,
@@ -66,6 +83,20 @@ impl GitCache {
             credentials,
             &self.options.environment,
         )
+    }
+
+    /// Returns a git session for `url` that is opened by its first call.
+    pub(super) fn session<'a>(
+        &'a self,
+        url: &'a RepositoryUrl,
+        credentials: &'a Credentials,
+    ) -> LazySession<'a> {
+        LazySession {
+            cache: self,
+            url,
+            credentials,
+            opened: OnceCell::new(),
+        }
     }
 
     /// Returns the commit of `revision`, or a newer commit of the same reference. Fetches a commit if necessary.
@@ -121,7 +152,7 @@ impl GitCache {
         repository: &Repository,
         revision: &Revision,
     ) -> Result<(), Error> {
-        let session = self.session(remote.url, remote.credentials)?;
+        let session = self.session(remote.url, remote.credentials);
         let fetch = async |size| {
             let _permit = self.remotes.acquire(size, &self.tenant).await;
             let fetch = Fetch {

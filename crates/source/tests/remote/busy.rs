@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use alustan_source::{
-    CacheOptions, CommitId, Context, ContextSpec, Credentials, Error, GitCache, RepositoryUrl, Revision,
+    CacheOptions, CommitId, Context, ContextSpec, Credentials, Error, GitCache, RepositoryUrl,
+    Revision,
 };
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -233,6 +234,25 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     // `fetch_context`, which the controller calls to push a context, packs the same files again.
     let context = cache.context(&url, &module(1), &none).await.unwrap();
     assert!(context.bytes.is_some() && context.digest == before[1].context.digest);
+}
+
+/// A request whose answer is in memory starts no git process, and writes no credentials to disk.
+#[tokio::test]
+async fn unchanged_module_needs_neither_git_nor_a_session() {
+    let (origin, git) = (monorepo(1), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(AT_ONCE));
+    let (url, none) = (server.url(), Credentials::default());
+    let head = cache.resolve(&url, None, &none).await.unwrap();
+    let head = Arc::new(Mutex::new(head));
+    let first = all(request_all(&cache, &url, &head, 0..1)).await;
+    assert_eq!(packed(&first), [0]);
+    let calls = git.folder.path().join("calls");
+    let before = std::fs::read_to_string(&calls).unwrap();
+    // A session creates a folder here.
+    std::fs::remove_dir_all(cache.root.path().join("calls")).unwrap();
+    let again = all(request_all(&cache, &url, &head, 0..1)).await;
+    assert_eq!(again[0].context.digest, first[0].context.digest);
+    assert_eq!(std::fs::read_to_string(&calls).unwrap(), before);
 }
 
 #[tokio::test]
