@@ -119,7 +119,8 @@ impl Fetch<'_> {
                     self.fetch_what(&revision.reference).await?;
                 }
             }
-            other => other?,
+            // Git has verified that it received the commit.
+            other => return other,
         }
         if self.has_commit().await {
             Ok(())
