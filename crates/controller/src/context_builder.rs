@@ -97,15 +97,19 @@ pub(crate) fn context(
         leader,
         dispatcher,
     } = context_parts;
-    let contexts = ContextStore::open(config.cache_dir.join("contexts"))
-        .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
     let options = CacheOptions {
         cache_bytes: config.git_cache_mib << 20,
         at_once: git_concurrency(config.git_concurrency),
         ..CacheOptions::default()
     };
     let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
-    let git = Arc::new(git.context("failed to open the git cache")?);
+    let git = Arc::new(git.with_context(|| {
+        format!(
+            "--cache-dir: failed to open the git cache in {}",
+            config.cache_dir.display()
+        )
+    })?);
+    let contexts = ContextStore::new(git.contexts());
     let settings = config.settings()?;
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
     let notifier = Notifier::new(notify::NotifierParts {

@@ -51,12 +51,12 @@ pub fn context_tag(context: &Digest) -> String {
 }
 
 /// Returns the manifest digest of a context of `size` bytes. The digest is the same in every registry.
-pub fn artifact_digest(context: &Digest, size: usize) -> Digest {
+pub fn artifact_digest(context: &Digest, size: u64) -> Digest {
     Digest::of(&manifest(context, size))
 }
 
 /// Returns the bytes of the manifest. The same context always gives the same bytes.
-pub(crate) fn manifest(context: &Digest, size: usize) -> Vec<u8> {
+pub(crate) fn manifest(context: &Digest, size: u64) -> Vec<u8> {
     let manifest = json!({
         "artifactType": ARTIFACT_TYPE,
         "config": { "digest": Digest::of(EMPTY).as_str(), "mediaType": EMPTY_TYPE, "size": EMPTY.len() },

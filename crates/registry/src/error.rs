@@ -115,9 +115,9 @@ pub enum Error {
         /// Reason for which the base image cannot be used.
         why: String,
     },
-    /// A layer file cannot be read.
-    #[error("failed to read the layer {}: {why}", file.display())]
-    LayerFile {
+    /// The file of a layer or of a context cannot be read.
+    #[error("failed to read the file {} for the upload: {why}", file.display())]
+    UploadFile {
         /// Path of the file.
         file: PathBuf,
         /// Error of the operating system, or how the file differs from the [`Layer`](crate::Layer).
@@ -167,7 +167,7 @@ impl Error {
             Self::InvalidRange { .. } => Reason::InvalidSource,
             Self::BaseImageNotFound { .. } => Reason::BaseImageNotFound,
             Self::InvalidBaseImage { .. } => Reason::BaseImageUnsupported,
-            Self::LayerFile { .. } => Reason::PrepareFailed,
+            Self::UploadFile { .. } => Reason::PrepareFailed,
         }
     }
 
@@ -182,7 +182,7 @@ impl Error {
             | Self::InvalidRange { .. }
             | Self::BaseImageNotFound { .. }
             | Self::InvalidBaseImage { .. }
-            | Self::LayerFile { .. } => false,
+            | Self::UploadFile { .. } => false,
             Self::Setup { .. } | Self::Timeout { .. } => true,
             Self::Request { failure, .. } => failure.is_transient(),
         }

@@ -16,7 +16,7 @@ mod upload_content;
 
 pub use options::Options;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -34,6 +34,7 @@ use crate::{
 use authenticated_call::Call;
 use session_cache::SessionCache;
 use shared::Shared;
+use upload_content::blob_of;
 
 /// Timeout for [`Registry::inventory`], which sends a request for each tag.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -98,19 +99,21 @@ impl Registry {
         }
     }
 
-    /// Pushes a context, unless the repository already has it. Returns the digest of its manifest, by which clients pull the context.
+    /// Pushes the context in `file`, unless the repository already has it. Returns the digest of its manifest, by which clients pull the context.
+    /// The content is transferred as a stream.
     ///
     /// # Errors
-    /// Fails if `context` is not the digest of `bytes`, or if the registry refuses the push.
+    /// Fails if `file` cannot be read, if `context` is not the digest of its content, or if the registry refuses the push.
     pub async fn push_context(
         &self,
         repository: &ImageName,
         context: &Digest,
-        bytes: Bytes,
+        file: &Path,
         access: &Access,
     ) -> Result<Digest, Error> {
         let image = ImageRef::tagged(repository.clone(), &artifact::context_tag(context))?;
-        if Digest::of(&bytes) != *context {
+        let blob = blob_of(file).await?;
+        if blob.digest != *context {
             let why = format!("the content does not match {context}");
             return Err(Error::NotAContext {
                 subject: image.to_string(),
@@ -124,7 +127,7 @@ impl Registry {
             Operation::Push,
             access,
         );
-        let push = |session| call.push(session, &image, context, bytes.clone()).boxed();
+        let push = |session| call.push(session, &image, &blob, file).boxed();
         call.with_session(self.shared.options.transfer_timeout, push)
             .await
     }

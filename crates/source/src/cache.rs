@@ -13,7 +13,12 @@ mod size;
 mod store;
 mod submodules;
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use self::collect::{RepositoryCall, WantedModule};
 use self::commits::Commit;
@@ -29,11 +34,12 @@ use self::size::{ConcurrencyLimits, Size, is_too_large};
 use self::store::Store;
 use self::submodules::Selected;
 use crate::{
-    context::{Allows, Context, ContextDigest, ContextSpec, Newest},
+    context::{Allows, Context, ContextSpec, Newest},
     credentials::Credentials,
     error::Error,
     fair_semaphore::Permit,
     git::Bounds,
+    packed::PackedContext,
     reference::{Reference, Revision},
     url::RepositoryUrl,
 };
@@ -314,28 +320,21 @@ impl GitCache {
         let repository = commit.repository.clone();
         let identified = move || (SelectionId::of(&repository, &selection), selection);
         let (id, selection) = call.unblocked(identified).await?;
-        let (selection, packed, bytes) = if let Some(packed) = known.get(&id) {
-            (selection, packed, None)
-        } else {
-            let objects = selection
-                .entries
-                .values()
-                .map(|entry| entry.object.as_str());
-            let most = call.size.content(self.options.context_bytes);
-            let contents = call.contents(objects, most).await?;
-            drop(files);
-            let (selection, bytes) = pack::pack(selection, contents).await?;
-            let packed = KnownContext {
-                digest: ContextDigest::of(&bytes),
-                size: bytes.len(),
+        let (selection, KnownContext { digest, size }, archive) =
+            if let Some(known) = known.get(&id) {
+                (selection, known, None)
+            } else {
+                let (selection, packed) = call.pack(selection, self.store.contexts()).await?;
+                let PackedContext { digest, size, file } = packed;
+                let packed = KnownContext { digest, size };
+                known.put(id, packed.clone());
+                (selection, packed, Some(file))
             };
-            known.put(id, packed.clone());
-            (selection, packed, Some(bytes))
-        };
+        drop(files);
         Ok(Context {
-            digest: packed.digest,
-            size: packed.size,
-            bytes,
+            digest,
+            size,
+            archive,
             module_path: module.path.to_owned(),
             module_backend: selection.backend,
             committed_at: snapshot.committed_at,
@@ -343,6 +342,11 @@ impl GitCache {
             uncompressed: selection.entries.values().map(|entry| entry.size).sum(),
             submodules: selection.submodules,
         })
+    }
+
+    /// Returns the folder of packed contexts. Files of an earlier process are removed.
+    pub fn contexts(&self) -> &Path {
+        self.store.contexts()
     }
 
     /// Removes repositories that have not been used for `idle` or longer. Returns the number of removed repositories.

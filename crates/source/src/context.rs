@@ -3,8 +3,8 @@
 use std::fmt;
 
 use alustan_api::WrapperName;
-use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use tempfile::TempPath;
 
 use crate::{
     closure::invalid_var_file, error::Error, reference::Revision, repopath, url::RepositoryUrl,
@@ -97,7 +97,12 @@ pub struct ContextDigest(String);
 impl ContextDigest {
     /// Returns the digest of the bytes of a context.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(format!("sha256:{}", hex::encode(Sha256::digest(bytes))))
+        Self::of_hash(Sha256::new_with_prefix(bytes))
+    }
+
+    /// Returns the digest of the bytes that `hash` has read.
+    pub(crate) fn of_hash(hash: Sha256) -> Self {
+        Self(format!("sha256:{}", hex::encode(hash.finalize())))
     }
 
     /// Returns the digest as text, with `sha256:`.
@@ -121,14 +126,14 @@ impl fmt::Display for ContextDigest {
 ///
 /// Entries are sorted and keep their paths from the root of the repository. Times, user ids and group ids are zero. Modes are 0644 or 0755
 /// for files, and 0777 for links.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Context {
     /// Digest of the tar.gz.
     pub digest: ContextDigest,
     /// Size of the tar.gz, in bytes.
-    pub size: usize,
-    /// Content of the tar.gz; `None` if the cache has packed the same files before.
-    pub bytes: Option<Bytes>,
+    pub size: u64,
+    /// The tar.gz, in a file that is deleted on drop; `None` if the cache has packed the same files before.
+    pub archive: Option<TempPath>,
     /// Folder of the root module in the context; `""` for its root.
     pub module_path: String,
     /// Type of the `backend` block of the root module, or `cloud`.

@@ -1,20 +1,19 @@
-//! Packs files that are not in git, for example files in a resource or of an artifact, into a context. Performs no I/O.
+//! Packs files that are not in git, for example files in a resource or of an artifact, into a context.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::{
-    archive::{self, Item},
     cache::CacheOptions,
     closure::{Closure, ContextLimits, Selection},
-    context::{Context, ContextDigest, ContextSpec},
+    context::{Context, ContextSpec},
     error::Error,
     git::session::cache_error,
     module,
+    packed::{self, PackedContext},
     tree::Tree,
 };
 
@@ -30,26 +29,34 @@ pub struct SourceFile {
 /// Files of a module, by path from the root of the source. A path has no empty component, no `.` and no `..`.
 pub type SourceFiles = BTreeMap<String, SourceFile>;
 
-/// Packs the files that the module at [`ContextSpec::path`] needs, like [`GitCache::fetch_context`](crate::GitCache::fetch_context).
+/// Packs the files that the module at [`ContextSpec::path`] needs, like [`GitCache::fetch_context`](crate::GitCache::fetch_context). The packed
+/// context is a temporary file in `folder`.
 ///
 /// # Errors
-/// If the module is invalid, or if its files exceed the limits of a context.
-pub fn pack_files(files: &SourceFiles, spec: &ContextSpec) -> Result<Context, Error> {
+/// If the module is invalid, if its files exceed the limits of a context, or if `folder` cannot be written.
+pub fn pack_files(
+    files: &SourceFiles,
+    spec: &ContextSpec,
+    folder: &Path,
+) -> Result<Context, Error> {
     let path = spec.folder()?;
     let selection = select(files, spec, &path)?;
-    let items = selection.entries.keys().filter_map(|path| {
-        let file = files.get(path)?;
-        let item = Item::File {
-            executable: file.executable,
-            content: &file.content,
-        };
-        Some((path.as_str(), item))
+    let packed = packed::pack(folder, |archive| {
+        selection
+            .entries
+            .keys()
+            .filter_map(|path| Some((path, files.get(path)?)))
+            .try_for_each(|(path, file)| {
+                let size = file.content.len() as u64;
+                archive.add_file(path, file.executable, size, &*file.content)
+            })
     });
-    let bytes: Bytes = archive::pack(items).map_err(not_packed)?.into();
+    let PackedContext { digest, size, file } =
+        packed.map_err(|source| cache_error("pack a context in", folder, source))?;
     Ok(Context {
-        digest: ContextDigest::of(&bytes),
-        size: bytes.len(),
-        bytes: Some(bytes),
+        digest,
+        size,
+        archive: Some(file),
         module_path: path,
         module_backend: selection.backend,
         committed_at: 0,
@@ -57,10 +64,6 @@ pub fn pack_files(files: &SourceFiles, spec: &ContextSpec) -> Result<Context, Er
         uncompressed: selection.entries.values().map(|entry| entry.size).sum(),
         submodules: Vec::new(),
     })
-}
-
-fn not_packed(source: io::Error) -> Error {
-    cache_error("pack", Path::new("the context"), source)
 }
 
 fn select(files: &SourceFiles, spec: &ContextSpec, path: &str) -> Result<Selection, Error> {
@@ -117,6 +120,10 @@ mod tests {
         }
     }
 
+    fn packed(files: &SourceFiles, spec: &ContextSpec) -> Result<Context, Error> {
+        pack_files(files, spec, &std::env::temp_dir())
+    }
+
     const MODULE: &str =
         "terraform {\n  backend \"s3\" {}\n}\nmodule \"a\" {\n  source = \"../a\"\n}\n";
 
@@ -127,13 +134,13 @@ mod tests {
             ("a/main.tf", "output \"x\" {}"),
             ("other/main.tf", ""),
         ]);
-        let context = pack_files(&files, &spec("net")).unwrap();
+        let context = packed(&files, &spec("net")).unwrap();
         assert_eq!(context.module_path, "net");
         assert_eq!(context.module_backend.as_deref(), Some("s3"));
         assert_eq!(context.files, 2);
         let folder = tempfile::tempdir().unwrap();
-        let bytes = context.bytes.clone().unwrap();
-        unpack(&bytes[..], folder.path(), &UnpackLimits::default()).unwrap();
+        let archive = std::fs::File::open(context.archive.unwrap()).unwrap();
+        unpack(archive, folder.path(), &UnpackLimits::default()).unwrap();
         let text = std::fs::read_to_string(folder.path().join("net/main.tf")).unwrap();
         assert_eq!(text, MODULE);
         assert!(!folder.path().join("other").exists());
@@ -141,14 +148,14 @@ mod tests {
             include: vec![String::new()],
             ..spec("net")
         };
-        let context_of_all = pack_files(&files, &whole).unwrap();
+        let context_of_all = packed(&files, &whole).unwrap();
         assert_eq!(context_of_all.files, 3, "include of the root");
     }
 
     #[test]
     fn module_that_leaves_its_source_is_refused() {
         let refused = |texts: &[(&str, &str)], spec: &ContextSpec| {
-            let error = pack_files(&files(texts), spec).unwrap_err();
+            let error = packed(&files(texts), spec).unwrap_err();
             (error.reason().to_string(), error.to_string())
         };
         let outside = [("main.tf", "module \"a\" {\n  source = \"../a\"\n}\n")];
@@ -176,7 +183,7 @@ mod tests {
                 (format!("f{number}.txt"), file)
             })
             .collect();
-        let error = pack_files(&many, &ContextSpec::default()).unwrap_err();
+        let error = packed(&many, &ContextSpec::default()).unwrap_err();
         assert_eq!(error.reason().as_str(), "ContextTooLarge");
     }
 }

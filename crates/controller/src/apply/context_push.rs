@@ -1,15 +1,14 @@
 //! Pushes contexts to registries.
 
-use std::io;
 use std::sync::Arc;
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_core::observed::allow_list::Allowed;
-use alustan_registry::Digest;
+use alustan_registry::{Digest, Error};
 
 use crate::context::Context;
-use crate::remote::context_store::{ContextStore, HeldContext};
+use crate::remote::context_store::HeldContext;
 use crate::remote::failure::registry;
 use crate::remote::module_files::Fetchers;
 use crate::remote::polled_cache::SendQuery;
@@ -57,72 +56,46 @@ impl ContextPush {
         let tenant = files.tenant();
         let contexts = &self.fetchers.contexts;
         let HeldContext {
-            bytes,
+            context,
             permit: _permit,
-        } = if let Ok(held) = contexts.hold(tenant, &source.context).await {
+        } = if let Some(held) = contexts.hold(tenant, &source.context).await {
             held
         } else {
-            let bytes = files
+            let (file, size) = files
                 .fetch_again(&self.fetchers, source, &self.allowed)
                 .await?;
-            store_and_hold(contexts, tenant, &source.context, bytes).await?
+            contexts
+                .put_and_hold(tenant, &source.context, file, size)
+                .await
         };
         let digest =
             Digest::parse(&source.context).map_err(|error| registry("the context", &error))?;
         let pushed = self
             .fetchers
             .registry
-            .push_context(name, &digest, bytes.into(), access)
+            .push_context(name, &digest, &context.file, access)
             .await
-            .map_err(|error| registry("spec.containerRegistry", &error))?;
+            .map_err(|error| match error {
+                Error::UploadFile { .. } => {
+                    contexts.discard(&source.context);
+                    unreadable(&error)
+                }
+                Error::NotAContext { .. } => {
+                    contexts.discard(&source.context);
+                    registry("the context", &error)
+                }
+                error => registry("spec.containerRegistry", &error),
+            })?;
         Ok(format!("{name}@{}", pushed.as_str()))
     }
 }
 
-/// Stores a context of `tenant` and reads it for its push.
-async fn store_and_hold(
-    contexts: &ContextStore,
-    tenant: &str,
-    context: &str,
-    bytes: Vec<u8>,
-) -> Result<HeldContext, Failure> {
-    contexts
-        .put(context, &bytes)
-        .map_err(|error| not_stored(&error))?;
-    drop(bytes);
-    contexts
-        .hold(tenant, context)
-        .await
-        .map_err(|error| not_stored(&error))
-}
-
-fn not_stored(error: &io::Error) -> Failure {
+/// Returns the failure of a push whose context cannot be read from the cache directory.
+fn unreadable(error: &Error) -> Failure {
     Failure::transient(
         Reason::GitCacheUnusable,
         format!(
-            "failed to store the context in the cache directory: {error}; free space on the volume of \
-             --cache-dir, or make it writable; the push is retried automatically"
+            "the cache directory: {error}; check the volume of --cache-dir; the push is retried automatically"
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn unusable_cache_directory_is_reported_with_its_cause() {
-        let folder = tempfile::tempdir().unwrap();
-        let contexts = ContextStore::open(folder.path().join("contexts")).unwrap();
-        std::fs::remove_dir(folder.path().join("contexts")).unwrap();
-        let stored = store_and_hold(&contexts, "team", "sha256:a", Vec::new()).await;
-        let failure = stored.err().unwrap();
-        assert_eq!(failure.reason, "GitCacheUnusable");
-        for part in [
-            "No such file or directory",
-            "free space on the volume of --cache-dir, or make it writable",
-        ] {
-            assert!(failure.message.contains(part), "{failure:?}");
-        }
-    }
 }

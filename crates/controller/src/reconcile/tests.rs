@@ -39,7 +39,7 @@ use crate::mirrors::Mirrors;
 use crate::native_driver::retry;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
-use crate::remote::context_store::MAX_SMALL_PUSHES;
+use crate::remote::context_store::MAX_PUSHES;
 use crate::remote::git_refs::Login;
 use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::push_request::PushRequest;
@@ -830,7 +830,9 @@ async fn refetch_of_a_context_does_not_block_pushes() {
     let git = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let git_host = git.local_addr().unwrap();
     let stored = Digest::of(b"context");
-    ctx.contexts.put(stored.as_str(), b"context").unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, b"context").unwrap();
+    ctx.contexts.put(stored.as_str(), file.into_temp_path(), 7);
     let gone = Digest::of(b"gone");
     let start = |name: &str, context: &Digest| {
         let seen = SourceSeen {
@@ -858,7 +860,7 @@ async fn refetch_of_a_context_does_not_block_pushes() {
         let push = PushRequest::new(&ctx.settings, &tf, &seen, files, None).unwrap();
         tokio::spawn(sender(&ctx, &push)())
     };
-    let fetches: Vec<_> = (0..MAX_SMALL_PUSHES)
+    let fetches: Vec<_> = (0..MAX_PUSHES)
         .map(|number| start(&format!("a{number}"), &gone))
         .collect();
     let _unanswered = git.accept().await.unwrap();

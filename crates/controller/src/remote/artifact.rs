@@ -11,7 +11,7 @@ use alustan_registry::{
     VersionRange,
 };
 use alustan_source::{
-    ArtifactFormat, Context, ContextSpec, FairSemaphore, artifact_files, pack_files,
+    ArtifactFormat, Context, ContextSpec, FairSemaphore, TempPath, artifact_files, pack_files,
 };
 use kube::ResourceExt;
 
@@ -21,20 +21,20 @@ use crate::remote::packing::{revision_moved, run_blocking};
 use crate::remote::polled_cache::PollInterval;
 use crate::remote::queries::{access_without_identity, identity, requested, store_and_describe};
 
-/// Maximum number of artifacts that are pulled concurrently. A pulled artifact takes up to 16 MiB of memory.
+/// Maximum number of artifacts that are pulled concurrently, at most half of them for one namespace. A pulled artifact takes up to 16 MiB of memory.
 const MAX_CONCURRENT_PULLS: usize = 8;
 
 /// Limits on concurrent work on artifacts. All namespaces have equal shares of the limits.
 pub(crate) struct ArtifactLimits {
     pulls: Arc<FairSemaphore>,
-    /// One permit: an unpacked artifact and its context take up to 150 MiB of memory.
+    /// One permit: an unpacked artifact takes up to 80 MiB of memory.
     unpacking: Arc<FairSemaphore>,
 }
 
 impl Default for ArtifactLimits {
     fn default() -> Self {
         Self {
-            pulls: FairSemaphore::new(MAX_CONCURRENT_PULLS),
+            pulls: FairSemaphore::half_per_tenant(MAX_CONCURRENT_PULLS),
             unpacking: FairSemaphore::new(1),
         }
     }
@@ -158,7 +158,7 @@ impl Artifact {
         limits: &ArtifactLimits,
         contexts: &ContextStore,
     ) -> Result<SourceSeen, Failure> {
-        let context = self.packed(digits, client, limits).await?;
+        let context = self.packed(digits, client, limits, contexts).await?;
         let revision = revision::of_digest(digits);
         store_and_describe(revision, context, contexts)
     }
@@ -172,9 +172,10 @@ impl Artifact {
         seen: &SourceSeen,
         client: &Registry,
         limits: &ArtifactLimits,
-    ) -> Result<Vec<u8>, Failure> {
+        contexts: &ContextStore,
+    ) -> Result<(TempPath, u64), Failure> {
         let context = self
-            .packed(revision::digits(&seen.revision), client, limits)
+            .packed(revision::digits(&seen.revision), client, limits, contexts)
             .await?;
         requested(context, seen).ok_or_else(revision_moved)
     }
@@ -185,6 +186,7 @@ impl Artifact {
         digits: &str,
         client: &Registry,
         limits: &ArtifactLimits,
+        contexts: &ContextStore,
     ) -> Result<Context, Failure> {
         let digest =
             Digest::parse(&revision::of_digest(digits)).map_err(|error| invalid(&error))?;
@@ -198,10 +200,11 @@ impl Artifact {
         };
         let unpacking = limits.unpacking.acquire(&tenant).await;
         let (spec, digits) = (self.spec.clone(), digits.to_owned());
+        let folder = contexts.folder().to_owned();
         run_blocking(move || {
             let _permit = unpacking;
             artifact_files(format, &content)
-                .and_then(|files| pack_files(&files, &spec))
+                .and_then(|files| pack_files(&files, &spec, &folder))
                 .map_err(|error| at_digest(FIELD, &digits, &error))
         })
         .await

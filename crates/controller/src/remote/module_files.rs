@@ -9,7 +9,7 @@ use alustan_api::{ModuleSource, Reason, Terraform};
 use alustan_core::observed::SourceSeen;
 use alustan_core::observed::allow_list::Allowed;
 use alustan_registry::{DockerConfig, Registry};
-use alustan_source::{CommitId, GitCache, Revision, inline_files, root_module_files};
+use alustan_source::{CommitId, GitCache, Revision, TempPath, inline_files, root_module_files};
 
 use crate::remote::artifact::{Artifact, ArtifactLimits};
 use crate::remote::context_store::ContextStore;
@@ -190,7 +190,7 @@ impl ModuleFiles {
         }
     }
 
-    /// Fetches the context of `seen` again.
+    /// Fetches the context of `seen` again. Returns its file and its size in bytes.
     ///
     /// # Errors
     /// If the context cannot be fetched, or if the source has moved to another revision.
@@ -199,13 +199,19 @@ impl ModuleFiles {
         fetchers: &Fetchers,
         seen: &SourceSeen,
         allowed: &Allowed,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<(TempPath, u64), Failure> {
         match self {
             Self::Git(repository) => repository.fetch_again(&fetchers.git, seen, allowed).await,
-            Self::Written(files) => files.fetch_again(seen).await,
+            Self::Written(files) => files.fetch_again(seen, &fetchers.contexts).await,
             Self::Artifact(artifact) => {
+                let Fetchers {
+                    registry,
+                    artifacts,
+                    contexts,
+                    ..
+                } = fetchers;
                 artifact
-                    .fetch_again(seen, &fetchers.registry, &fetchers.artifacts)
+                    .fetch_again(seen, registry, artifacts, contexts)
                     .await
             }
         }

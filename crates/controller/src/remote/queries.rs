@@ -11,12 +11,11 @@ use alustan_core::observed::allow_list::Allowed;
 use alustan_core::observed::{GitToken, SourceSeen};
 use alustan_core::settings::Settings;
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef, Registry};
-use alustan_source::{ContextSpec, GitCache, Reference, RepositoryUrl, Revision};
+use alustan_source::{ContextSpec, GitCache, Reference, RepositoryUrl, Revision, TempPath};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, LogParams};
 use kube::{Client, ResourceExt};
-use tracing::warn;
 
 use crate::call::call;
 use crate::error::Error;
@@ -207,11 +206,8 @@ pub(crate) fn store_and_describe(
     context: alustan_source::Context,
     contexts: &ContextStore,
 ) -> Result<SourceSeen, Failure> {
-    if let Some(bytes) = &context.bytes
-        && let Err(error) = contexts.put(context.digest.as_str(), bytes)
-    {
-        // Not an error: a resource whose image exists needs no push, and a push stores the context again or fails with the cause.
-        warn!(%error, context = context.digest.as_str(), "failed to store a context");
+    if let Some(file) = context.archive {
+        contexts.put(context.digest.as_str(), file, context.size);
     }
     let digest = alustan_registry::Digest::parse(context.digest.as_str())
         .map_err(|error| registry("the context", &error))?;
@@ -370,7 +366,7 @@ impl Repository {
         git: &GitCache,
         seen: &SourceSeen,
         allowed: &Allowed,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<(TempPath, u64), Failure> {
         let git = git.of_tenant(&self.remote.tenant);
         let credentials = self.remote.credentials().await?;
         let revision = git
@@ -397,12 +393,13 @@ impl Repository {
     }
 }
 
-/// Returns the content of `context`, if it is the context of `seen`.
-pub(crate) fn requested(context: alustan_source::Context, seen: &SourceSeen) -> Option<Vec<u8>> {
-    let bytes = context
-        .bytes
-        .filter(|_| context.digest.as_str() == seen.context);
-    bytes.map(Into::into)
+/// Returns file and size of `context`, if it is the context of `seen`.
+pub(crate) fn requested(
+    context: alustan_source::Context,
+    seen: &SourceSeen,
+) -> Option<(TempPath, u64)> {
+    let file = context.archive?;
+    (context.digest.as_str() == seen.context).then_some((file, context.size))
 }
 
 /// Returns `reference` with `digest` instead of its tag.
@@ -505,13 +502,13 @@ mod tests {
     #[test]
     fn invalid_commit_date_becomes_1970() {
         let folder = tempfile::tempdir().unwrap();
-        let contexts = ContextStore::open(folder.path().to_owned()).unwrap();
+        let contexts = ContextStore::new(folder.path());
         let revision = Revision::of_commit(&CommitId::parse(&"a".repeat(40)).unwrap());
         let date = |committed_at: i64| {
             let context = alustan_source::Context {
                 digest: ContextDigest::of(b""),
                 size: 0,
-                bytes: None,
+                archive: None,
                 module_path: String::new(),
                 module_backend: None,
                 committed_at,

@@ -7,7 +7,7 @@ use alustan_api::report::Failure;
 use alustan_api::{Terraform, revision};
 use alustan_core::digest as hash;
 use alustan_core::observed::SourceSeen;
-use alustan_source::{Context, ContextSpec, SourceFiles, pack_files};
+use alustan_source::{Context, ContextSpec, SourceFiles, TempPath, pack_files};
 use kube::ResourceExt;
 
 use crate::remote::context_store::ContextStore;
@@ -68,7 +68,7 @@ impl WrittenFiles {
 
     /// Packs the files and stores the context for the push.
     pub(crate) async fn seen(&self, contexts: &ContextStore) -> Result<SourceSeen, Failure> {
-        let context = self.packed().await?;
+        let context = self.packed(contexts).await?;
         let revision = revision::of_digest(&self.digest);
         store_and_describe(revision, context, contexts)
     }
@@ -77,12 +77,16 @@ impl WrittenFiles {
     ///
     /// # Errors
     /// If the context is not that of `seen`.
-    pub(crate) async fn fetch_again(&self, seen: &SourceSeen) -> Result<Vec<u8>, Failure> {
-        requested(self.packed().await?, seen).ok_or_else(revision_moved)
+    pub(crate) async fn fetch_again(
+        &self,
+        seen: &SourceSeen,
+        contexts: &ContextStore,
+    ) -> Result<(TempPath, u64), Failure> {
+        requested(self.packed(contexts).await?, seen).ok_or_else(revision_moved)
     }
 
-    async fn packed(&self) -> Result<Context, Failure> {
-        let source = self.clone();
+    async fn packed(&self, contexts: &ContextStore) -> Result<Context, Failure> {
+        let (source, folder) = (self.clone(), contexts.folder().to_owned());
         run_blocking(move || {
             let Self {
                 field,
@@ -91,7 +95,7 @@ impl WrittenFiles {
                 digest,
                 ..
             } = &source;
-            pack_files(files, spec).map_err(|error| at_digest(field, digest, &error))
+            pack_files(files, spec, &folder).map_err(|error| at_digest(field, digest, &error))
         })
         .await
     }

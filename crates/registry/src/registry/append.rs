@@ -53,7 +53,7 @@ impl Registry {
     /// - [`Error::InvalidImageName`] if `base` has no digest or `target` has no tag.
     /// - [`Error::BaseImageNotFound`] if the registry does not have the base image, or one of its manifests or blobs.
     /// - [`Error::InvalidBaseImage`] if layers cannot be appended to the base image, or if a downloaded manifest or blob does not match its digest.
-    /// - [`Error::LayerFile`] if a layer cannot be read.
+    /// - [`Error::UploadFile`] if a layer cannot be read.
     /// - [`Error::Request`] and [`Error::Timeout`] if a request fails. Transient failures are retried first.
     pub async fn append(
         &self,
@@ -267,7 +267,7 @@ impl Append<'_> {
         match origin {
             Origin::Base => self.mount_or_copy(blob).await,
             Origin::Layer(layer) => {
-                let content = file(layer).await?;
+                let content = file(&layer.file, layer.size).await?;
                 self.target.upload(None, blob, content).await
             }
             Origin::Bytes(bytes) => {

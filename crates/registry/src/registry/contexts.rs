@@ -1,6 +1,6 @@
 //! Requests digests of images. Pushes and pulls contexts, and pulls artifacts of modules.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use reqwest::{Method, RequestBuilder, header};
@@ -10,7 +10,7 @@ use super::{
     blobs::{CONTENT_DIGEST, Repository},
     requests::{MANIFEST, MANIFESTS},
     session::Session,
-    upload_content::in_memory,
+    upload_content::{self, in_memory},
 };
 use crate::{
     artifact::{self, MODULE_BYTES, ModuleArtifact},
@@ -69,10 +69,10 @@ impl Call<'_> {
         &self,
         session: Arc<Session>,
         image: &ImageRef,
-        context: &Digest,
-        bytes: Bytes,
+        context: &Blob,
+        file: &Path,
     ) -> Result<Digest, Error> {
-        let manifest = Bytes::from(artifact::manifest(context, bytes.len()));
+        let manifest = Bytes::from(artifact::manifest(&context.digest, context.size));
         let digest = Digest::of(&manifest);
         match self.digest(session.clone(), image).await {
             Ok(existing) if existing == digest => return Ok(digest),
@@ -81,8 +81,16 @@ impl Call<'_> {
         }
         let repository = Repository::opened(self.clone(), session);
         let empty = Bytes::from_static(artifact::EMPTY);
-        for content in [empty, bytes] {
-            self.push_blob(&repository, content).await?;
+        let blob = Blob {
+            digest: Digest::of(&empty),
+            size: empty.len() as u64,
+        };
+        if !repository.has_blob(&blob.digest).await? {
+            repository.upload(None, &blob, in_memory(empty)).await?;
+        }
+        if !repository.has_blob(&context.digest).await? {
+            let stream = upload_content::file(file, context.size).await?;
+            repository.upload(None, context, stream).await?;
         }
         let put =
             |reference| repository.put_manifest(reference, artifact::MANIFEST_TYPE, &manifest);
@@ -95,17 +103,6 @@ impl Call<'_> {
             },
             other => other.map(|_| digest),
         }
-    }
-
-    async fn push_blob(&self, repository: &Repository<'_>, content: Bytes) -> Result<(), Error> {
-        let blob = Blob {
-            digest: Digest::of(&content),
-            size: content.len() as u64,
-        };
-        if repository.has_blob(&blob.digest).await? {
-            return Ok(());
-        }
-        repository.upload(None, &blob, in_memory(content)).await
     }
 
     pub(super) async fn pull(

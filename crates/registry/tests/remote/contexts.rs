@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::prune::push;
 use crate::support::{
     DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, assert_failure, basic, client,
-    name, plain, tag,
+    file, name, plain, tag,
 };
 
 const CONTEXT: &[u8] = b"the bytes of a context";
@@ -20,7 +20,7 @@ const CONTEXT: &[u8] = b"the bytes of a context";
 /// Pushes [`CONTEXT`] without credentials. Returns the digest of its manifest.
 async fn push_context(client: &Registry, name: &ImageName) -> Digest {
     client
-        .push_context(name, &Digest::of(CONTEXT), CONTEXT.into(), &plain(None))
+        .push_context(name, &Digest::of(CONTEXT), &file(CONTEXT), &plain(None))
         .await
         .unwrap()
 }
@@ -107,7 +107,7 @@ async fn large_context_is_pushed_and_pulled_unchanged() {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
     let manifest = client
-        .push_context(&name, &Digest::of(&bytes), bytes.clone(), &access)
+        .push_context(&name, &Digest::of(&bytes), &file(&bytes), &access)
         .await
         .unwrap();
     assert!(
@@ -124,7 +124,7 @@ async fn bytes_of_another_digest_are_not_pushed() {
     let client = client(Options::default());
     let context = Digest::of(b"other");
     let error = client
-        .push_context(&name("127.0.0.1:1"), &context, CONTEXT.into(), &plain(None))
+        .push_context(&name("127.0.0.1:1"), &context, &file(CONTEXT), &plain(None))
         .await
         .unwrap_err();
     assert_failure(&error, "ContextDamaged", false, &["does not match sha256:"]);
@@ -183,7 +183,7 @@ async fn credentials_open_a_private_registry_with_tls() {
     for host in [server.host(), host] {
         let name = ImageName::parse(&format!("{host}/team/x")).unwrap();
         let manifest = client
-            .push_context(&name, &Digest::of(CONTEXT), CONTEXT.into(), &access)
+            .push_context(&name, &Digest::of(CONTEXT), &file(CONTEXT), &access)
             .await
             .unwrap();
         assert_eq!(

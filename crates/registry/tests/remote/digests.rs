@@ -6,7 +6,7 @@ use alustan_registry::{Access, Digest, Options};
 
 use crate::support::{
     DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, assert_failure, basic, client,
-    free_port, name, plain, request_digest, tag,
+    file, free_port, name, plain, request_digest, tag,
 };
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
         .push_context(
             &name(&host),
             &Digest::of(bytes),
-            bytes.into(),
+            &file(bytes),
             &plain(basic(USER, "wrong")),
         )
         .await;

@@ -7,8 +7,8 @@ use rstest::rstest;
 use tempfile::TempDir;
 
 use crate::support::{
-    DockerRegistry, Fake, PASSWORD, Setting, USER, assert_failure, client, name, request_digest,
-    tag,
+    DockerRegistry, Fake, PASSWORD, Setting, USER, assert_failure, client, file, name,
+    request_digest, tag,
 };
 
 /// A credential helper that records its input.
@@ -79,7 +79,7 @@ async fn credential_helper_authenticates_pulls_and_pushes() {
     let (client, name, bytes) = (client(Options::default()), name(&server.host()), &b"x"[..]);
     let digest = Digest::of(bytes);
     client
-        .push_context(&name, &digest, bytes.into(), &helper.access())
+        .push_context(&name, &digest, &file(bytes), &helper.access())
         .await
         .unwrap();
     let image = tag(&server.host(), &context_tag(&digest));

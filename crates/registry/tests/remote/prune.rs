@@ -6,7 +6,9 @@ use alustan_registry::{
 use reqwest::{Client, StatusCode};
 use serde_json::json;
 
-use crate::support::{DockerRegistry, Fake, Setting, assert_failure, client, name, plain, tag};
+use crate::support::{
+    DockerRegistry, Fake, Setting, assert_failure, client, file, name, plain, tag,
+};
 
 const IMAGE: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -71,7 +73,7 @@ async fn inventory_lists_owned_images_and_other_tags() {
     );
     let (ours, other, layer) = ("a".repeat(40), "b".repeat(40), "c".repeat(64));
     let context = client
-        .push_context(&name, &Digest::of(b"x"), b"x"[..].into(), &access)
+        .push_context(&name, &Digest::of(b"x"), &file(b"x"), &access)
         .await
         .unwrap();
     let labels =
@@ -108,7 +110,7 @@ async fn deleted_manifest_is_removed_with_its_tag() {
     let (server, client, name, access) = registry();
     let context = Digest::of(b"x");
     let manifest = client
-        .push_context(&name, &context, b"x"[..].into(), &access)
+        .push_context(&name, &context, &file(b"x"), &access)
         .await
         .unwrap();
     for _ in 0..2 {
@@ -123,7 +125,7 @@ async fn registry_without_deletion_support_is_an_error() {
     let server = DockerRegistry::start(Setting::default());
     let (client, name) = (client(Options::default()), name(&server.host()));
     let manifest = client
-        .push_context(&name, &Digest::of(b"x"), b"x"[..].into(), &plain(None))
+        .push_context(&name, &Digest::of(b"x"), &file(b"x"), &plain(None))
         .await
         .unwrap();
     let error = client
@@ -364,7 +366,7 @@ async fn context_is_pushed_by_digest_if_its_tag_is_immutable() {
         let (client, name) = (client(Options::default()), name(&server.host));
         let (digest, access) = (Digest::of(b"x"), plain(None));
         let digest = client
-            .push_context(&name, &digest, b"x"[..].into(), &access)
+            .push_context(&name, &digest, &file(b"x"), &access)
             .await
             .unwrap();
         let by_digest = server.seen(&format!("/v2/team/x/manifests/{digest}"));
@@ -388,7 +390,8 @@ async fn failed_context_push_reports_the_first_error() {
     .await;
     let (client, name) = (client(Options::default()), name(&server.host));
     let (digest, access) = (Digest::of(b"x"), plain(None));
-    let pushed = client.push_context(&name, &digest, b"x"[..].into(), &access);
+    let content = file(b"x");
+    let pushed = client.push_context(&name, &digest, &content, &access);
     assert_failure(
         &pushed.await.unwrap_err(),
         "RegistryError",

@@ -102,7 +102,7 @@ pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
             failure: Refused::Unauthorized | Refused::Forbidden,
             ..
         } => FailureClass::User,
-        Error::LayerFile { .. } => FailureClass::Transient,
+        Error::UploadFile { .. } => FailureClass::Transient,
         error if error.is_transient() => FailureClass::Transient,
         _ => FailureClass::Module,
     };

@@ -265,7 +265,7 @@ impl Place {
         archive.append_dir_all("", module).unwrap();
         let context = archive.into_inner().unwrap().finish().unwrap();
         let repository = format!("{}/team/web", self.host);
-        let context = self.push_context(&repository, context);
+        let context = self.push_context(&repository, &context);
         let build = self.path(&format!("build-{tag}"));
         let log = self.path(&format!("log-{tag}"));
         let stderr = self.path(&format!("stderr-{tag}"));
@@ -310,7 +310,7 @@ impl Place {
         }
     }
 
-    fn push_context(&self, repository: &str, bytes: Vec<u8>) -> Digest {
+    fn push_context(&self, repository: &str, bytes: &[u8]) -> Digest {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -322,11 +322,13 @@ impl Place {
         };
         let image = ImageRef::parse(repository).unwrap();
         let name: &ImageName = image.name();
-        let digest = Digest::of(&bytes);
+        let digest = Digest::of(bytes);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
         runtime.block_on(async {
             let registry = Registry::new(options).unwrap();
             registry
-                .push_context(name, &digest, bytes.into(), &Access::anonymous())
+                .push_context(name, &digest, file.path(), &Access::anonymous())
                 .await
                 .unwrap()
         })

@@ -1,4 +1,4 @@
-//! Reads the tree of a commit, determines the files that the module needs (its closure) and reads these files.
+//! Reads the tree of a commit, and determines the files that the module needs (its closure).
 
 use std::collections::{BTreeSet, HashMap};
 use std::{io, ops::Range, path::Path, sync::Arc};

@@ -16,7 +16,7 @@ const CONTEXTS: usize = 50_000;
 pub(super) struct KnownContext {
     pub(super) digest: ContextDigest,
     /// Size of the tar.gz, in bytes.
-    pub(super) size: usize,
+    pub(super) size: u64,
 }
 
 /// Digest over the folder of a repository in the cache, and over the paths, kinds and object ids of selected files. Selections from different

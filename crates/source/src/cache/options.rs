@@ -13,6 +13,8 @@ pub struct CacheOptions {
     pub fetch_timeout: Duration,
     /// Timeout for one call of git without network access [1 min].
     pub local_timeout: Duration,
+    /// Timeout for reading and packing the files of a context [5 min].
+    pub pack_timeout: Duration,
     /// Maximum size of the files of a context before compression, in bytes [64 MiB].
     pub context_bytes: u64,
     /// Maximum number of files in a context [20 000].
@@ -24,9 +26,9 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes [3 GiB]. If the repositories exceed the maximum, the least recently used repositories are removed.
     pub cache_bytes: u64,
-    /// Maximum number of concurrent git calls to remotes [8], at most half of them for one tenant. One fetch that needs more memory than other fetches may run in addition. At most half
-    /// as many modules are read concurrently from the cache. One module of more than 4 MiB may be read in addition. Permits are shared fairly between
-    /// tenants.
+    /// Maximum number of concurrent git calls to remotes [8], at most half of them for one tenant. One fetch that needs more memory than other fetches
+    /// may run in addition. At most half as many modules are read concurrently from the cache. One module with more than 4 MiB of configuration may be
+    /// read in addition. Permits are shared fairly between tenants.
     pub at_once: usize,
     /// Environment variables of git: search path, proxies, trusted certificates [variables of this process].
     pub environment: BTreeMap<String, OsString>,
@@ -38,6 +40,7 @@ impl Default for CacheOptions {
             resolve_timeout: Duration::from_secs(30),
             fetch_timeout: Duration::from_mins(5),
             local_timeout: Duration::from_mins(1),
+            pack_timeout: Duration::from_mins(5),
             context_bytes: 64 << 20,
             context_files: 20_000,
             context_folders: 30_000,

@@ -11,7 +11,8 @@ use crate::{
 /// Maximum size of the output of a git call that reads a small module, in bytes: 4 MiB of content, and a line for each of 20,000 objects.
 const SMALL_READ: u64 = 8 << 20;
 
-/// Size class of a fetch, or of the read of a module.
+/// Size class of a fetch, or of the read of a module. Only the configuration files and the list of files of a module are in memory: a module with
+/// large files is [`Size::Small`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Small,
@@ -36,7 +37,7 @@ impl Size {
         }
     }
 
-    /// Maximum size of the file contents that are read, in bytes: at most 4 MiB for [`Size::Small`], and `most` for [`Size::Large`].
+    /// Maximum size of the configuration files that are read, in bytes: at most 4 MiB for [`Size::Small`], and `most` for [`Size::Large`].
     pub(super) fn content(self, most: u64) -> u64 {
         match self {
             Self::Small => most.min(4 << 20),

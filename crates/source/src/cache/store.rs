@@ -55,10 +55,11 @@ impl Lock {
     }
 }
 
-/// Folders of the cache. `<root>/calls`: private folders of git sessions. `<root>/repositories/<digest>`: bare repositories. `<root>/salt`:
-/// salt of the digests.
+/// Folders of the cache. `<root>/calls`: private folders of git sessions. `<root>/contexts`: packed contexts. `<root>/repositories/<digest>`: bare
+/// repositories. `<root>/salt`: salt of the digests.
 pub(super) struct Store {
     calls: PathBuf,
+    contexts: PathBuf,
     repositories: PathBuf,
     salt: Vec<u8>,
     /// Repositories that are on disk, or in use. Read from disk once, when the cache is opened.
@@ -121,9 +122,11 @@ impl Store {
         let root = root
             .canonicalize()
             .map_err(|source| cache_error("find", &root, source))?;
-        let calls = root.join("calls");
-        remove(&calls)?;
-        make(&calls)?;
+        let (calls, contexts) = (root.join("calls"), root.join("contexts"));
+        for folder in [&calls, &contexts] {
+            remove(folder)?;
+            make(folder)?;
+        }
         let repositories = root.join("repositories");
         make(&repositories)?;
         let path = root.join("salt");
@@ -136,10 +139,15 @@ impl Store {
         }
         Ok(Self {
             calls,
+            contexts,
             repositories,
             salt,
             known: Mutex::new(known),
         })
+    }
+
+    pub(super) fn contexts(&self) -> &Path {
+        &self.contexts
     }
 
     pub(super) fn calls(&self) -> &Path {

@@ -1,6 +1,7 @@
 //! Runs a child process in its own process group, with limits on time and output.
 
 use std::{
+    fs::File,
     io,
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -9,7 +10,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, Command},
+    process::{Child, ChildStdin, ChildStdout, Command},
 };
 
 /// Maximum size of stderr that is kept, in bytes. If stderr is larger, only its end is kept.
@@ -27,9 +28,10 @@ pub(crate) struct Bounds {
 }
 
 /// Result of a child process that exited.
-pub(crate) struct Finished {
+pub(crate) struct Finished<T = Vec<u8>> {
     pub(crate) status: ExitStatus,
-    pub(crate) stdout: Vec<u8>,
+    /// Result of the function that read stdout.
+    pub(crate) stdout: T,
     /// End of stderr, converted to UTF-8.
     pub(crate) stderr: String,
 }
@@ -62,10 +64,36 @@ pub(crate) fn limited(program: &str, memory: u64) -> Command {
 
 /// Runs `command` with `input` on stdin, and waits until the process exits. Kills the process group if `run` fails or the future of `run` is dropped.
 pub(crate) async fn run(
-    mut command: Command,
+    command: Command,
     input: Vec<u8>,
     bounds: Bounds,
 ) -> Result<Finished, RunError> {
+    let read = |stdout| read_bounded(stdout, bounds.stdout);
+    run_with(command, input, bounds.time, read).await
+}
+
+/// Runs `command` like [`run`]. `read` reads stdout on a blocking thread, and must limit the size of what it keeps.
+pub(crate) async fn run_into<T: Send + 'static>(
+    command: Command,
+    input: Vec<u8>,
+    time: Duration,
+    read: impl FnOnce(File) -> T + Send + 'static,
+) -> Result<Finished<T>, RunError> {
+    let read = async |stdout: ChildStdout| {
+        let stdout = File::from(stdout.into_owned_fd().map_err(RunError::Pipe)?);
+        tokio::task::spawn_blocking(move || read(stdout))
+            .await
+            .map_err(|error| RunError::Pipe(io::Error::other(error)))
+    };
+    run_with(command, input, time, read).await
+}
+
+async fn run_with<T>(
+    mut command: Command,
+    input: Vec<u8>,
+    time: Duration,
+    read: impl AsyncFnOnce(ChildStdout) -> Result<T, RunError>,
+) -> Result<Finished<T>, RunError> {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -73,9 +101,9 @@ pub(crate) async fn run(
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(RunError::Spawn)?;
     let group = Group::of(&child);
-    let finished = tokio::time::timeout(bounds.time, finish(&mut child, input, bounds.stdout))
+    let finished = tokio::time::timeout(time, finish(&mut child, input, read))
         .await
-        .map_err(|_| RunError::Timeout(bounds.time))??;
+        .map_err(|_| RunError::Timeout(time))??;
     group.disarm();
     if finished.status.code() == Some(NOT_FOUND) {
         let error = io::Error::new(io::ErrorKind::NotFound, finished.stderr);
@@ -84,16 +112,17 @@ pub(crate) async fn run(
     Ok(finished)
 }
 
-async fn finish(child: &mut Child, input: Vec<u8>, limit: u64) -> Result<Finished, RunError> {
+async fn finish<T>(
+    child: &mut Child,
+    input: Vec<u8>,
+    read: impl AsyncFnOnce(ChildStdout) -> Result<T, RunError>,
+) -> Result<Finished<T>, RunError> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
         return Err(RunError::Pipe(io::Error::other("a pipe is missing")));
     };
-    let (stdout, stderr, ()) = tokio::try_join!(
-        read_bounded(stdout, limit),
-        read_end(stderr),
-        feed(stdin, input)
-    )?;
+    let (stdout, stderr, ()) =
+        tokio::try_join!(read(stdout), read_end(stderr), feed(stdin, input))?;
     let status = child.wait().await.map_err(RunError::Pipe)?;
     Ok(Finished {
         status,

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs::{OpenOptions, Permissions},
+    fs::{File, OpenOptions, Permissions},
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
@@ -170,6 +170,27 @@ impl Session {
         }
     }
 
+    /// Runs git like [`Self::git`], except that `read` reads stdout as a stream, without the limit of `bounds`. `read` returns `None` if the output
+    /// is malformed or incomplete. Its error precedes the error of git, which fails if its output is not read.
+    pub(crate) async fn git_into<T: Send + 'static>(
+        &self,
+        repository: &Path,
+        action: &'static str,
+        arguments: &[&str],
+        input: Vec<u8>,
+        bounds: Bounds,
+        read: impl FnOnce(File) -> Result<Option<T>, Error> + Send + 'static,
+    ) -> Result<Option<T>, Error> {
+        let command = self.command(repository, arguments, bounds.memory);
+        let finished = process::run_into(command, input, bounds.time, read)
+            .await
+            .map_err(|error| self.run_error(action, error))?;
+        if finished.stdout.is_ok() && !finished.status.success() {
+            return Err(self.git_error(repository, action, &finished));
+        }
+        finished.stdout
+    }
+
     fn command(&self, repository: &Path, arguments: &[&str], memory: u64) -> Command {
         let mut command = process::limited("git", memory);
         command.env_clear().current_dir(self.folder.path());
@@ -224,7 +245,12 @@ impl Session {
         }
     }
 
-    fn git_error(&self, repository: &Path, action: &'static str, finished: &Finished) -> Error {
+    fn git_error<T>(
+        &self,
+        repository: &Path,
+        action: &'static str,
+        finished: &Finished<T>,
+    ) -> Error {
         let failure = classify(&finished.stderr);
         let detail = self.redact(&last_lines(&finished.stderr));
         // Removes the local path of the repository, which does not help the reader of the message.

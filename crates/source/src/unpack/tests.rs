@@ -1,7 +1,7 @@
 //! Tests with archives that a correct controller never creates.
 
 use super::*;
-use crate::archive::{Item, pack};
+use crate::archive::Archive;
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 use rstest::rstest;
@@ -187,11 +187,11 @@ fn limits_on_bytes_and_entries_apply() {
 
 /// Packs an empty file at each path.
 fn files_at(paths: &BTreeSet<String>) -> Vec<u8> {
-    let file = Item::File {
-        executable: false,
-        content: b"",
-    };
-    pack(paths.iter().map(|path| (path.as_str(), file))).unwrap()
+    let mut archive = Archive::new(Vec::new());
+    for path in paths {
+        archive.add_file(path, false, 0, io::empty()).unwrap();
+    }
+    archive.finish().unwrap()
 }
 
 /// Counts the folders below `folder`.

@@ -85,7 +85,7 @@ fn root_module_passes_variables_and_outputs() {
         },
     });
     assert_eq!(root, expected);
-    let context = pack_files(&files, &ContextSpec::default()).unwrap();
+    let context = pack_files(&files, &ContextSpec::default(), &std::env::temp_dir()).unwrap();
     assert_eq!((context.files, context.module_backend), (1, None));
 }
 

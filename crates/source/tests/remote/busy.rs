@@ -12,7 +12,7 @@ use alustan_source::{
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::support::{HttpServer, Origin, Rules, TestCache};
+use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure};
 
 const MODULES: usize = 1_000;
 const SHARED: usize = 10;
@@ -178,7 +178,7 @@ async fn all(requests: Vec<Request>) -> Vec<Answer> {
 fn packed(answers: &[Answer]) -> Vec<usize> {
     answers
         .iter()
-        .filter(|answer| answer.context.bytes.is_some())
+        .filter(|answer| answer.context.archive.is_some())
         .map(|answer| answer.number)
         .collect()
 }
@@ -233,7 +233,7 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     }
     // `fetch_context`, which the controller calls to push a context, packs the same files again.
     let context = cache.context(&url, &module(1), &none).await.unwrap();
-    assert!(context.bytes.is_some() && context.digest == before[1].context.digest);
+    assert!(context.archive.is_some() && context.digest == before[1].context.digest);
 }
 
 /// A request whose answer is in memory starts no git process, and writes no credentials to disk.
@@ -253,6 +253,21 @@ async fn unchanged_module_needs_neither_git_nor_a_session() {
     let again = all(request_all(&cache, &url, &head, 0..1)).await;
     assert_eq!(again[0].context.digest, first[0].context.digest);
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), before);
+}
+
+#[tokio::test]
+async fn unusable_cache_directory_is_not_a_damaged_repository() {
+    let (origin, git) = (monorepo(1), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(AT_ONCE));
+    let (url, none) = (server.url(), Credentials::default());
+    let contexts = cache.root.path().join("contexts");
+    std::fs::remove_dir(&contexts).unwrap();
+    let error = cache.context(&url, &module(0), &none).await.unwrap_err();
+    let words = ["failed to pack a context", &contexts.to_string_lossy()];
+    assert_failure(&error, "GitCacheUnusable", true, &words);
+    std::fs::create_dir(&contexts).unwrap();
+    cache.context(&url, &module(0), &none).await.unwrap();
+    assert_eq!(git.calls("fetch"), 1);
 }
 
 #[tokio::test]
@@ -389,7 +404,7 @@ async fn superseded_commit_waiting_for_a_fetch_is_not_fetched() {
         origin.commit(&[("README", &number.to_string())]);
         let newest = cache.resolve(&url, None, &none).await.unwrap();
         *head.lock().unwrap() = newest;
-        requests.extend(request_all(&cache, &url, &head, number..number + 1));
+        requests.extend(request_all(&cache, &url, &head, std::iter::once(number)));
         // The request starts to wait for the fetch of the first commit.
         tokio::task::yield_now().await;
     }

@@ -175,18 +175,16 @@ async fn memory_of_git_is_bounded_and_large_files_are_fetched() {
     origin.git(&["-C", "r.git", "repack", "-adFq"]);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
     let none = Credentials::default();
-    let context = TestCache::new()
-        .context(&server.url(), "module", &none)
-        .await;
+    let cache = TestCache::new();
+    let context = cache.context(&server.url(), "module", &none).await;
     assert_eq!(names(&context.unwrap()), ["module/main.tf"]);
 
     // The fetch exceeds the memory limit of a small fetch and is repeated as a large fetch.
     let origin = Origin::empty();
     differing(&origin, 40);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
-    let context = TestCache::new()
-        .context(&server.url(), "module", &none)
-        .await;
+    let cache = TestCache::new();
+    let context = cache.context(&server.url(), "module", &none).await;
     assert_eq!(names(&context.unwrap()), ["module/main.tf"]);
 }
 
@@ -219,4 +217,50 @@ async fn large_module_is_read_concurrently_with_a_small_one() {
     );
     assert_eq!(names(&large.unwrap()), ["big/0", "big/1", "big/2"]);
     assert_eq!(names(&small.unwrap()), ["module/main.tf"]);
+}
+
+/// Value `name` of this process in `/proc/self/status`, in KiB.
+fn memory(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let value = line.unwrap().trim_start_matches(':').trim();
+    value.trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Prints how much memory this process needs to pack a context of 62 MiB, in KiB.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures the memory of its process: `large_context_is_packed_in_little_memory` runs it"]
+async fn measure_memory_of_a_large_context() {
+    let origin = Origin::empty();
+    fill(&origin, 31, 2);
+    let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    // Fetches the commit.
+    cache.context(&server.url(), "module", &none).await.unwrap();
+    // Resets the peak: <https://man7.org/linux/man-pages/man5/proc_pid_clear_refs.5.html>.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = memory("VmRSS");
+    let context = cache.context(&server.url(), "big", &none).await.unwrap();
+    assert_eq!(context.uncompressed, 62 << 20);
+    println!("needed {} KiB", memory("VmHWM").saturating_sub(before));
+}
+
+#[test]
+fn large_context_is_packed_in_little_memory() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "large::measure_memory_of_a_large_context",
+            "--ignored",
+            "--nocapture",
+        ])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let needed = text
+        .lines()
+        .find_map(|line| line.split_once("needed ")?.1.strip_suffix(" KiB"))
+        .unwrap_or_else(|| panic!("{text}"));
+    let needed: u64 = needed.parse().unwrap();
+    assert!(needed < 16 << 10, "{needed} KiB");
 }

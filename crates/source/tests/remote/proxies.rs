@@ -90,7 +90,8 @@ async fn repositories_use_the_proxy_unless_no_proxy_matches() {
     let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
     let (proxy, credentials) = (Proxy::start().await, server.credentials(None));
     let through = [("HTTPS_PROXY", proxy.address.as_str())];
-    let context = TestCache::with(options(&through))
+    let cache = TestCache::with(options(&through));
+    let context = cache
         .context(&server.url(), "", &credentials)
         .await
         .unwrap();

@@ -47,10 +47,8 @@ async fn light_and_annotated_tags_resolve_to_their_commit() {
         let server = serve(&origin, old).await;
         for name in ["light", "v1.0", "nested"] {
             let tag = Reference::tag(name).unwrap();
-            let (revision, context) = TestCache::new()
-                .context_at(&server.url(), &tag, &none)
-                .await
-                .unwrap();
+            let cache = TestCache::new();
+            let (revision, context) = cache.context_at(&server.url(), &tag, &none).await.unwrap();
             assert_eq!(revision.commit.as_str(), first, "{name}");
             assert_eq!(revision.reference, format!("refs/tags/{name}"));
             assert_eq!(files(&context), main_tf("# 1\n"));
@@ -125,7 +123,8 @@ async fn unreachable_commit_is_fetched_if_the_host_serves_it() {
     let none = Credentials::default();
     let commit = Reference::commit(&dropped).unwrap();
     let server = serve(&origin, false).await;
-    let (_, context) = TestCache::new()
+    let cache = TestCache::new();
+    let (_, context) = cache
         .context_at(&server.url(), &commit, &none)
         .await
         .unwrap();

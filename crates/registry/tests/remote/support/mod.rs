@@ -4,6 +4,8 @@ mod docker;
 mod fake;
 mod registry;
 
+use std::io::Write as _;
+
 use alustan_registry::{Access, Credential, Digest, Error, ImageName, ImageRef, Options, Registry};
 
 pub(crate) use docker::{DockerRegistry, PASSWORD, Setting, USER, free_port};
@@ -39,6 +41,13 @@ pub(crate) fn name(host: &str) -> ImageName {
 
 pub(crate) fn tag(host: &str, tag: &str) -> ImageRef {
     ImageRef::tagged(name(host), tag).unwrap()
+}
+
+/// Writes `content` to a temporary file.
+pub(crate) fn file(content: &[u8]) -> tempfile::TempPath {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(content).unwrap();
+    file.into_temp_path()
 }
 
 pub(crate) async fn request_digest(host: &str, access: &Access) -> Result<Option<Digest>, Error> {

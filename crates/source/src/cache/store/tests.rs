@@ -149,8 +149,11 @@ fn restart_removes_files_of_killed_calls() {
     let store = Store::open(root.path().to_owned()).ok().unwrap();
     fs::create_dir(store.calls.join("call-x")).unwrap();
     fs::write(store.calls.join("call-x/key"), "secret").unwrap();
+    fs::write(store.contexts.join("context"), "").unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
-    assert_eq!(fs::read_dir(store.calls).unwrap().count(), 0);
+    for folder in [store.calls, store.contexts] {
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
 }
 
 #[test]

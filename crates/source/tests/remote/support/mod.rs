@@ -224,7 +224,7 @@ pub(crate) fn assert_failure(
 pub(crate) fn files(context: &Context) -> Vec<(String, String)> {
     let folder = tempfile::tempdir().unwrap();
     unpack(
-        context.bytes.as_deref().unwrap(),
+        std::fs::File::open(context.archive.as_ref().unwrap()).unwrap(),
         folder.path(),
         &UnpackLimits::default(),
     )
