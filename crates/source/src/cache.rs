@@ -5,6 +5,7 @@ mod commits;
 mod facts;
 mod fetch;
 mod known;
+mod lazy_session;
 mod options;
 mod pack;
 mod refs;

@@ -6,7 +6,7 @@ use std::{io, ops::Range, path::Path, sync::Arc};
 use alustan_api::WrapperName;
 
 use super::{
-    commits::Snapshot, facts::KnownFacts, options::CacheOptions, repositories::LazySession,
+    commits::Snapshot, facts::KnownFacts, lazy_session::LazySession, options::CacheOptions,
     size::Size,
 };
 use crate::{

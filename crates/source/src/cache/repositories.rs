@@ -10,6 +10,7 @@ use super::{
     facts::KnownFacts,
     fetch::Fetch,
     known::KnownContexts,
+    lazy_session::LazySession,
     options::CacheOptions,
     size::{ConcurrencyLimits, Size},
     store::{self, Repository, Store},
@@ -55,21 +56,6 @@ pub(super) struct RemoteRepository<'a> {
     pub(super) kept: &'a str,
 }
 
-/// Session of the git calls for one request. Opened by the first call: a request whose answer is in memory writes no credentials to disk.
-pub(super) struct LazySession<'a> {
-    pub(super) cache: &'a GitCache,
-    pub(super) url: &'a RepositoryUrl,
-    pub(super) credentials: &'a Credentials,
-    opened: OnceCell<Session>,
-}
-
-impl LazySession<'_> {
-    pub(super) async fn get(&self) -> Result<&Session, Error> {
-        let open = async || self.cache.open_session(self.url, self.credentials);
-        self.opened.get_or_try_init(open).await
-    }
-}
-
 impl GitCache {
     /// Opens a git session for `url`.
     pub(super) fn open_session(
@@ -92,9 +78,10 @@ impl GitCache {
         credentials: &'a Credentials,
     ) -> LazySession<'a> {
         LazySession {
-            cache: self,
+            root: self.store.calls(),
             url,
             credentials,
+            environment: &self.options.environment,
             opened: OnceCell::new(),
         }
     }
