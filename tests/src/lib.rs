@@ -11,9 +11,11 @@
 )]
 
 mod addresses;
+mod audit;
 mod canary;
 mod cluster;
 mod counter;
+mod crowd;
 mod gate;
 mod inbox;
 mod injector;
@@ -28,9 +30,11 @@ mod terraform_registry;
 mod tls;
 
 pub use addresses::{host, node};
+pub use audit::{AuditLog, Request, Sender};
 pub use canary::Canaries;
 pub use cluster::{Cluster, NetworkOutage, TAINT};
 pub use counter::Counter;
+pub use crowd::Crowd;
 pub use gate::Gate;
 pub use inbox::{Inbox, Message};
 pub use injector::Injector;

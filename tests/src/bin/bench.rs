@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
     clippy::large_futures,
@@ -13,18 +12,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use alustan_api::Terraform;
-use alustan_tests::{Scene, scene};
-use futures::future::join_all;
+use alustan_tests::{AuditLog, Crowd, Scene, scene};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, PostParams};
-use kube::runtime::wait::{await_condition, conditions};
+use kube::api::DeleteParams;
+use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 
-const MODULE: &str = include_str!("../../bench/main.tf");
+const MODULE: &str = Crowd::MODULE;
 const ROUNDS: usize = 5;
-const CROWD: usize = 30;
 
 #[tokio::main]
 async fn main() {
@@ -37,19 +33,22 @@ async fn main() {
 
 struct Bench<'a> {
     scene: &'a Scene,
+    crowd: Crowd<'a>,
 }
 
 impl<'a> Bench<'a> {
     async fn new(scene: &'a Scene) -> Self {
-        scene.provider_credentials("bench-credentials").await;
-        Self { scene }
+        Self {
+            scene,
+            crowd: Crowd::new(scene).await,
+        }
     }
 
     async fn run(&self) {
         let built = self.with_build("Kaniko", "built").await;
         let appended = self.with_build("Append", "appended").await;
-        let image = self.image("built0").await;
-        let floor = median(self.rounds(|n| self.floor(image.clone(), n)).await);
+        let image = self.crowd.image("built0").await;
+        let floor = median(self.rounds(|n| self.crowd.bare_job(image.clone(), n)).await);
         let present = self.rounds(|n| self.apply(n)).await;
         let mut report = Report { floor };
         println!("{:<48} {:>8} {:>8}", "median of 5", "ms", "ratio");
@@ -92,12 +91,12 @@ impl<'a> Bench<'a> {
         );
         println!("API calls of one apply: {}", calls(&self.calls().await));
         let mut report = Report {
-            floor: self.crowd_floor(&image).await,
+            floor: self.crowd.bare_jobs(&image).await,
         };
-        report.line(&format!("{CROWD} bare Jobs at once"), report.floor);
+        report.line(&format!("{} bare Jobs at once", Crowd::SIZE), report.floor);
         report.line(
-            &format!("{CROWD} resources at once, all Ready"),
-            self.crowd().await,
+            &format!("{} resources at once, all Ready", Crowd::SIZE),
+            self.crowd.applies().await,
         );
     }
 
@@ -109,19 +108,6 @@ impl<'a> Bench<'a> {
         results
     }
 
-    fn resource(&self, name: &str, repository: &str) -> Value {
-        let mut tf = self.scene.resource(name);
-        tf["spec"]["gitRepo"]["url"] = json!(self.scene.https(repository));
-        tf["spec"]["gitRepo"]["interval"] = json!("2s");
-        tf["spec"]["containerRegistry"]["imageName"] = json!(format!(
-            "registry.alustan.test:5000/{}/bench",
-            self.scene.namespace
-        ));
-        tf["spec"]["variables"] = json!({"prefix": name, "namespace": self.scene.namespace});
-        tf["spec"]["runner"] = json!({"envFromSecrets": [{"name": "bench-credentials"}]});
-        tf
-    }
-
     /// Measures the time from apply to Ready with a build by the builder `kind`. Each round uses a different module.
     async fn with_build(&self, kind: &str, prefix: &str) -> Vec<Duration> {
         let mut times = Vec::new();
@@ -131,7 +117,7 @@ impl<'a> Bench<'a> {
             self.scene
                 .commit(&repository, &[("main.tf", &module)])
                 .await;
-            let mut tf = self.resource(&repository, &repository);
+            let mut tf = self.crowd.resource(&repository, &repository);
             tf["spec"]["containerRegistry"]["builder"] = json!({"kind": kind});
             let start = Instant::now();
             self.scene.apply(&tf).await;
@@ -149,61 +135,10 @@ impl<'a> Bench<'a> {
         times
     }
 
-    async fn image(&self, name: &str) -> String {
-        let tf = self.scene.api::<Terraform>().get(name).await.unwrap();
-        let image = tf.status.unwrap().image.unwrap();
-        format!(
-            "registry.alustan.test:5000/{}/bench@{}",
-            self.scene.namespace,
-            image.digest.unwrap()
-        )
-    }
-
-    async fn floor(&self, image: String, n: usize) -> Duration {
-        let name = format!("floor{n}");
-        let script = "cp -r /alustan/module /work/module && cd /work/module && rm -rf .terraform zzz-alustan* && \
-            cp -r /alustan/module/.terraform/modules .terraform/ 2>/dev/null; \
-            terraform init -input=false && terraform plan -input=false -out=/work/plan && \
-            terraform apply -input=false /work/plan";
-        let job: Job = serde_json::from_value(json!({
-            "metadata": {"name": name},
-            "spec": {"backoffLimit": 0, "template": {"spec": {
-                "restartPolicy": "Never",
-                "containers": [{
-                    "name": "terraform", "image": image, "command": ["bash", "-c", script],
-                    "env": [
-                        {"name": "TF_VAR_prefix", "value": name},
-                        {"name": "TF_VAR_namespace", "value": self.scene.namespace},
-                        {"name": "TF_IN_AUTOMATION", "value": "1"},
-                        {"name": "TF_CLI_CONFIG_FILE", "value": "/work/terraformrc"},
-                    ],
-                    "envFrom": [{"secretRef": {"name": "bench-credentials"}}],
-                    "volumeMounts": [{"name": "work", "mountPath": "/work"}],
-                }],
-                "volumes": [{"name": "work", "emptyDir": {}}],
-                "securityContext": {"fsGroup": 65532},
-            }}},
-        }))
-        .unwrap();
-        let api = self.scene.api::<Job>();
-        let start = Instant::now();
-        api.create(&PostParams::default(), &job).await.unwrap();
-        let completed = await_condition(api.clone(), &name, conditions::is_job_completed());
-        tokio::time::timeout(Duration::from_mins(3), completed)
-            .await
-            .expect("the floor's Job to complete")
-            .unwrap();
-        let time = start.elapsed();
-        api.delete(&name, &DeleteParams::background())
-            .await
-            .unwrap();
-        time
-    }
-
     /// Measures a new resource without a build: its image is in the registry.
     async fn apply(&self, n: usize) -> Round {
         let name = format!("present{n}");
-        let tf = self.resource(&name, "bench");
+        let tf = self.crowd.resource(&name, "bench");
         let start = Instant::now();
         let (job, reported, ready) = tokio::join!(
             self.until_job(&name, start),
@@ -282,7 +217,7 @@ impl<'a> Bench<'a> {
     /// Measures the time from a webhook request about a push to the creation of the build Job. The time includes the start of the shell
     /// script that sends the request with openssl and curl.
     async fn pushes(&self) -> Vec<Duration> {
-        let mut tf = self.resource("told", "told");
+        let mut tf = self.crowd.resource("told", "told");
         tf["spec"]["gitRepo"]["interval"] = json!("12h");
         let module = |n: usize| format!("{MODULE}# push {n}\n");
         self.scene.commit("told", &[("main.tf", &module(0))]).await;
@@ -311,7 +246,7 @@ impl<'a> Bench<'a> {
 
     /// Returns digests and sizes, in bytes, of the blobs of the current image of `name`.
     async fn layers(&self, name: &str) -> BTreeMap<String, u64> {
-        let image = self.image(name).await.replace(
+        let image = self.crowd.image(name).await.replace(
             "registry.alustan.test:5000",
             &alustan_tests::node(5000).to_string(),
         );
@@ -345,7 +280,7 @@ impl<'a> Bench<'a> {
 
     /// Measures drift checks, from the start of the run to its end in the run record.
     async fn drift(&self) -> Vec<Duration> {
-        let mut tf = self.resource("built0", "built0");
+        let mut tf = self.crowd.resource("built0", "built0");
         tf["spec"]["driftDetection"] = json!({"mode": "Report", "interval": "6s"});
         self.scene.apply(&tf).await;
         let mut times = Vec::new();
@@ -384,64 +319,25 @@ impl<'a> Bench<'a> {
     /// Counts API writes during five git intervals in which nothing changes.
     async fn idle(&self) -> usize {
         tokio::time::sleep(Duration::from_secs(4)).await;
-        let before = self.audit().len();
+        let mut log = AuditLog::open(&self.scene.cluster);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        let calls = self.audit();
-        let writes = ["create", "update", "patch", "delete"];
-        calls[before..]
-            .iter()
-            .filter(|verb| writes.contains(&verb.as_str()))
-            .count()
+        let requests = log.requests();
+        requests.iter().filter(|request| request.is_write()).count()
     }
 
     /// Counts API calls by verb for one resource, from apply to Ready.
     async fn calls(&self) -> BTreeMap<String, usize> {
-        let before = self.audit().len();
-        self.scene.apply(&self.resource("counted", "bench")).await;
+        let mut log = AuditLog::open(&self.scene.cluster);
+        self.scene
+            .apply(&self.crowd.resource("counted", "bench"))
+            .await;
         self.scene.ready("counted").await;
         let mut calls = BTreeMap::new();
-        for verb in &self.audit()[before..] {
-            *calls.entry(verb.clone()).or_default() += 1;
+        for request in log.requests() {
+            *calls.entry(request.verb).or_default() += 1;
         }
         self.scene.delete("counted", &DeleteParams::default()).await;
         calls
-    }
-
-    /// Returns the verbs of all API calls by the operator and its runners so far.
-    fn audit(&self) -> Vec<String> {
-        let file = self.scene.cluster.folder.join("log/audit.jsonl");
-        let log = std::fs::read_to_string(file).unwrap();
-        log.lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|call| call["stage"] == "ResponseComplete")
-            // Leases are renewed every few seconds, regardless of the number of resources.
-            .filter(|call| call["objectRef"]["resource"] != "leases")
-            .filter(|call| {
-                let user = call["user"]["username"].as_str().unwrap_or_default();
-                let runner = format!("system:serviceaccount:{}:", self.scene.namespace);
-                user == "system:serviceaccount:alustan-system:alustan-controller"
-                    || (user.starts_with(&runner) && user.ends_with("-runner"))
-            })
-            .filter_map(|call| Some(call["verb"].as_str()?.to_owned()))
-            .collect()
-    }
-
-    /// Measures [`CROWD`] concurrent Jobs without the operator, which shows the limit of the host.
-    async fn crowd_floor(&self, image: &str) -> Duration {
-        let start = Instant::now();
-        join_all((ROUNDS..ROUNDS + CROWD).map(|n| self.floor(image.to_owned(), n))).await;
-        start.elapsed()
-    }
-
-    async fn crowd(&self) -> Duration {
-        let names: Vec<String> = (0..CROWD).map(|n| format!("crowd{n}")).collect();
-        let start = Instant::now();
-        join_all(names.iter().map(|name| async {
-            self.scene.apply(&self.resource(name, "bench")).await;
-            self.scene.ready(name).await;
-        }))
-        .await;
-        start.elapsed()
     }
 }
 

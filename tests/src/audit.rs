@@ -1,0 +1,148 @@
+//! Audit log of the API server of the dev cluster.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::Cluster;
+
+/// User of the installed operator.
+const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
+
+/// Reads new entries of the audit log, also after a rotation of the file.
+pub struct AuditLog {
+    path: PathBuf,
+    file: BufReader<File>,
+    /// Start of an entry that is not written completely.
+    partial: String,
+}
+
+/// Completed request to the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Sender of the request.
+    pub sender: Sender,
+    /// Verb: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, ….
+    pub verb: String,
+    /// Resource, for example `secrets`.
+    pub resource: String,
+    /// Namespace. Empty for resources without a namespace.
+    pub namespace: String,
+    /// Name of the object. Empty for lists and some create requests.
+    pub name: String,
+}
+
+/// Sender of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sender {
+    /// The installed operator.
+    Operator,
+    /// A run pod, with the `ServiceAccount` that the operator created for its resource.
+    Runner,
+}
+
+impl Request {
+    /// Whether the request changes an object.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Entry {
+    stage: String,
+    verb: String,
+    user: User,
+    object_ref: Object,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct User {
+    username: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Object {
+    resource: String,
+    namespace: String,
+    name: String,
+}
+
+impl AuditLog {
+    /// Opens the log at its end.
+    pub fn open(cluster: &Cluster) -> Self {
+        let path = cluster.folder.join("log/audit.jsonl");
+        let file = BufReader::new(File::open(&path).expect("an audit log"));
+        let mut log = Self {
+            path,
+            file,
+            partial: String::new(),
+        };
+        log.skip();
+        log
+    }
+
+    /// Skips all entries that exist.
+    pub fn skip(&mut self) {
+        self.each(|_| {});
+    }
+
+    /// Returns the requests of the operator and of run pods since the last read. Omits requests for Leases, which the operator sends
+    /// regardless of the number of resources.
+    pub fn requests(&mut self) -> Vec<Request> {
+        let mut requests = Vec::new();
+        self.each(|line| requests.extend(parse(line)));
+        requests
+    }
+
+    fn each(&mut self, mut visit: impl FnMut(&str)) {
+        loop {
+            while self.file.read_line(&mut self.partial).expect("a log") > 0 {
+                if !self.partial.ends_with('\n') {
+                    break;
+                }
+                visit(&self.partial);
+                self.partial.clear();
+            }
+            let current = std::fs::metadata(&self.path).expect("an audit log");
+            let open = self.file.get_ref().metadata().expect("an open file");
+            if current.ino() == open.ino() {
+                return;
+            }
+            self.file = BufReader::new(File::open(&self.path).expect("an audit log"));
+            self.partial.clear();
+        }
+    }
+}
+
+fn parse(line: &str) -> Option<Request> {
+    // Most entries are those of components of Kubernetes: does not parse them.
+    if !line.contains(":alustan-controller\"") && !line.contains("-runner\"") {
+        return None;
+    }
+    let entry: Entry = serde_json::from_str(line).ok()?;
+    let sender = sender(&entry.user.username)?;
+    (entry.stage == "ResponseComplete" && entry.object_ref.resource != "leases").then_some(
+        Request {
+            sender,
+            verb: entry.verb,
+            resource: entry.object_ref.resource,
+            namespace: entry.object_ref.namespace,
+            name: entry.object_ref.name,
+        },
+    )
+}
+
+fn sender(user: &str) -> Option<Sender> {
+    let is_runner = user.starts_with("system:serviceaccount:") && user.ends_with("-runner");
+    match user {
+        OPERATOR => Some(Sender::Operator),
+        _ => is_runner.then_some(Sender::Runner),
+    }
+}
