@@ -4,13 +4,12 @@
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunProgress, key};
+use alustan_api::run::{Output, Outputs, RunKind};
 use alustan_api::{RECONCILE_AT, State, Terraform, labels, names};
-use k8s_openapi::ByteString;
+use alustan_tests::RunnerStandIn;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::Role;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -388,69 +387,34 @@ impl Run<'_> {
             .unwrap();
     }
 
-    /// Changes the run report, like the runner.
-    async fn change(&self, change: impl Fn(&mut RunProgress), more: Value) {
-        let api = self.space.api::<Secret>();
-        let name = names::report("web");
-        let data = api.get(&name).await.unwrap().data.unwrap();
-        let mut progress: RunProgress = serde_json::from_slice(&data[key::PROGRESS].0).unwrap();
-        change(&mut progress);
-        let mut data = more;
-        data[key::PROGRESS] = encoded(&progress);
-        let edit = PatchParams::default();
-        let merge = Patch::Merge(json!({ "data": data }));
-        api.patch(&name, &edit, &merge).await.unwrap();
+    /// Returns the stand-in for the runner in the pod.
+    fn runner(&self) -> RunnerStandIn {
+        let client = self.space.api::<Secret>().into_client();
+        RunnerStandIn::of_run(
+            client,
+            &self.space.namespace,
+            "web",
+            self.number,
+            &self.job(),
+        )
     }
 
     async fn claims(&self) {
-        let claim = Claim {
-            pod_uid: self.number.to_string(),
-            pod: self.job(),
-            at: Timestamp::now(),
-        };
-        let claimed = |progress: &mut RunProgress| {
-            progress.phase = RunPhase::Planning;
-            progress.claimed_by = Some(claim.clone());
-        };
-        self.change(claimed, json!({})).await;
+        self.runner().claim().await.map(drop).unwrap();
     }
 
     async fn begins(&self) {
-        let begun = |progress: &mut RunProgress| {
-            progress.phase = RunPhase::Applying;
-            progress.began = true;
-        };
-        self.change(begun, json!({})).await;
+        self.runner().begin().await.unwrap();
     }
 
     async fn reports(&self) {
-        let now = Timestamp::now();
-        let result = if self.kind.changes() {
-            "Done"
-        } else {
-            "NoChanges"
+        let output = Output {
+            value: self.number.to_string().into(),
+            sensitive: false,
         };
-        let report = json!({
-            "number": self.number, "kind": self.kind, "result": result, "trigger": "", "job": "",
-            "startedAt": now, "finishedAt": now,
-        });
-        let mut data = json!({key::REPORT: encoded(&report)});
-        if self.kind == RunKind::Apply {
-            let output = Output {
-                value: self.number.to_string().into(),
-                sensitive: false,
-            };
-            let outputs = Outputs::from([("number".to_owned(), output)]);
-            data[key::OUTPUTS] = encoded(&outputs);
-        }
-        self.change(|progress| progress.phase = RunPhase::Reported, data)
-            .await;
+        let outputs = Outputs::from([("number".to_owned(), output)]);
+        self.runner().report(self.kind, &outputs).await.unwrap();
     }
-}
-
-fn encoded(value: &impl serde::Serialize) -> Value {
-    let json = serde_json::to_vec(value).unwrap();
-    serde_json::to_value(ByteString(json)).unwrap()
 }
 
 /// Creates a resource whose runs take environment variables from a Secret, and whose image is in the repository `images`.

@@ -6,12 +6,11 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use alustan_api::labels::{IMAGE_TAG, NAME};
-use alustan_api::run::key;
-use alustan_api::{RECONCILE_AT, Terraform, names};
-use k8s_openapi::ByteString;
+use alustan_api::run::{Outputs, RunKind};
+use alustan_api::{RECONCILE_AT, Terraform};
+use alustan_tests::RunnerStandIn;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -101,25 +100,23 @@ fn is_build(job: &Job) -> bool {
     job.labels().contains_key(IMAGE_TAG)
 }
 
-/// Writes the report of a successful run: `NoChanges` for a drift check, `Done` otherwise.
+/// Executes the run of `job`, like the runner.
 async fn report(space: &Space, name: &str, job: &str) {
     let mut parts = job.rsplit('-');
-    let number: i64 = parts.next().unwrap().parse().unwrap();
+    let number = parts.next().unwrap().parse().unwrap();
     let kind = parts.next().unwrap();
-    let result = if kind == "drift" { "NoChanges" } else { "Done" };
-    let now = Timestamp::now();
-    let report = json!({
-        "number": number, "kind": kind, "result": result, "trigger": "", "job": "",
-        "startedAt": now, "finishedAt": now,
-    });
-    let data = |value: Value| ByteString(value.to_string().into_bytes());
-    let reported = Patch::Merge(json!({"data": {
-        key::REPORT: data(report), key::OUTPUTS: data(json!({})),
-    }}));
-    let secrets = space.api::<Secret>();
-    let edit = PatchParams::default();
-    secrets
-        .patch(&names::report(name), &edit, &reported)
+    let client = space.api::<Secret>().into_client();
+    let runner = RunnerStandIn::of_run(client, &space.namespace, name, number, job);
+    runner.claim().await.map(drop).unwrap();
+    if kind == "drift" {
+        return runner
+            .report(RunKind::Drift, &Outputs::new())
+            .await
+            .unwrap();
+    }
+    runner.begin().await.unwrap();
+    runner
+        .report(RunKind::Apply, &Outputs::new())
         .await
         .unwrap();
 }

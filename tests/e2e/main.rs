@@ -49,6 +49,7 @@ mod registry;
 mod restore;
 mod run_once;
 mod samples;
+mod scale;
 mod scripts;
 mod sources;
 mod sync;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -27,6 +27,7 @@ pub struct Cluster {
     pub client: Client,
     /// Folder with the cluster's files: `ALUSTAN_DEV_DIR`, by default `/var/tmp/alustan-dev`.
     pub folder: PathBuf,
+    config: Config,
 }
 
 impl Cluster {
@@ -42,9 +43,23 @@ impl Cluster {
             .await
             .expect("a kubeconfig of the dev cluster");
         Self {
-            client: Client::try_from(config).expect("a client"),
+            client: Client::try_from(config.clone()).expect("a client"),
             folder,
+            config,
         }
+    }
+
+    /// Returns a client that authenticates by a bearer token.
+    ///
+    /// # Errors
+    /// The configuration of the cluster has no valid certificate authority.
+    pub(crate) fn client_with_token(&self, token: String) -> Result<Client, kube::Error> {
+        let mut config = self.config.clone();
+        config.auth_info = AuthInfo {
+            token: Some(token.into()),
+            ..AuthInfo::default()
+        };
+        Client::try_from(config)
     }
 
     /// Returns the root of the repository.
@@ -96,9 +111,15 @@ impl Cluster {
             .await;
     }
 
-    /// Waits until the API server reports a running pod that `selector` matches: a started pod may not be reported as running yet. Then
-    /// kills the first process of the pod's first container with SIGKILL.
+    /// Kills the first process of a pod that `selector` matches with SIGKILL, see [`Self::pid`].
     pub async fn kill(&self, namespace: &str, selector: &str) {
+        let pid = self.pid(namespace, selector).await;
+        self.run("kill", &["-KILL", &pid]).await;
+    }
+
+    /// Waits until the API server reports a running pod that `selector` matches: a started pod may not be reported as running yet. Returns
+    /// the id of the first process of the pod's first container.
+    pub(crate) async fn pid(&self, namespace: &str, selector: &str) -> String {
         let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
         let phase = "--field-selector=status.phase=Running";
         let list = [
@@ -117,7 +138,7 @@ impl Cluster {
         let file = self.folder.join(task).join(id).join("init.pid");
         let pid = std::fs::read_to_string(&file)
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        self.run("kill", &["-KILL", pid.trim()]).await;
+        pid.trim().to_owned()
     }
 
     /// Stops components of the cluster, as in an outage.

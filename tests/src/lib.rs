@@ -16,13 +16,17 @@ mod canary;
 mod cluster;
 mod counter;
 mod crowd;
+mod fake_kubelet;
 mod gate;
 mod inbox;
 mod injector;
+mod installed_operator;
 pub mod metacontroller;
 mod operator;
 mod registry_front;
 pub mod rights;
+mod runner_stand_in;
+mod scale;
 mod scene;
 mod state_server;
 mod sweep;
@@ -38,8 +42,11 @@ pub use crowd::Crowd;
 pub use gate::Gate;
 pub use inbox::{Inbox, Message};
 pub use injector::Injector;
+pub use installed_operator::Memory;
 pub use operator::{Operator, Operators};
 pub use registry_front::{Fault, RegistryFront};
+pub use runner_stand_in::RunnerStandIn;
+pub use scale::{Calls, Commit, Crash, Filled, Idle, Scale, Size, Start, ratio};
 pub use scene::{
     Disk, GitServer, Scene, around, condition, scene, scene_alone, scene_with_own_operators,
     scene_without_operator,

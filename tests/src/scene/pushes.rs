@@ -11,7 +11,7 @@ use kube::api::Api;
 use ring::hmac::{HMAC_SHA256, Key, sign};
 use serde_json::{Value, json};
 
-use crate::Scene;
+use crate::{Cluster, Scene};
 
 const SYSTEM: &str = "alustan-system";
 /// Webhook of the installed operator, through the API server.
@@ -63,15 +63,21 @@ impl Scene {
     /// failed delivery, like a git server: the operator also polls the repository.
     pub(super) async fn report_push(&self, repository: &str) {
         if self.uses_installed_operator {
-            let url = format!("https://git.alustan.test/{repository}");
-            let _undelivered = self
-                .deliver(&json!({ "repository": url }).to_string())
-                .await;
+            self.cluster.report_push(repository).await;
         }
+    }
+}
+
+impl Cluster {
+    /// Reports a change of `repository` (owner and name) to the installed operator. Ignores errors, see [`Scene::report_push`].
+    pub(crate) async fn report_push(&self, repository: &str) {
+        let url = format!("https://git.alustan.test/{repository}");
+        let push = json!({ "repository": url }).to_string();
+        let _undelivered = self.deliver(&push).await;
     }
 
     async fn deliver(&self, body: &str) -> Result<String, kube::Error> {
-        let secrets: Api<Secret> = Api::namespaced(self.client(), SYSTEM);
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), SYSTEM);
         let data = secrets.get("alustan-hooks").await?.data;
         let secret = data.and_then(|mut data| data.remove("dev"));
         let ByteString(secret) = secret.expect("entry dev of Secret alustan-hooks");
@@ -92,9 +98,7 @@ impl Scene {
                 format!("v1,{}", STANDARD.encode(signature)),
             )
             .body(body.as_bytes().to_vec());
-        self.client()
-            .request_text(request.expect("a request"))
-            .await
+        self.client.request_text(request.expect("a request")).await
     }
 }
 

@@ -223,7 +223,8 @@ where
         .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
 }
 
-fn is_ready(tf: &Terraform) -> bool {
+/// Returns true if `tf` is Ready for its latest generation.
+pub(crate) fn is_ready(tf: &Terraform) -> bool {
     let observed = tf
         .status
         .as_ref()
