@@ -4,7 +4,7 @@
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use alustan_api::run::{Output, Outputs, RunKind};
+use alustan_api::run::{Output, Outputs, RunKind, key};
 use alustan_api::{RECONCILE_AT, State, Terraform, labels, names};
 use alustan_tests::RunnerStandIn;
 use k8s_openapi::api::batch::v1::Job;

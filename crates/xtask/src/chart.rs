@@ -118,8 +118,6 @@ fn constraints() -> Vec<(&'static str, Value)> {
     let names = json!({"items": name, "uniqueItems": true});
     let objects = json!({"items": {"type": "object"}});
     let strings = json!({"additionalProperties": {"type": "string"}});
-    let lines = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
-    let manual = json!({"enum": ["Manual"]});
     vec![
         ("image.repository", json!({"minLength": 1})),
         (
@@ -193,16 +191,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("topologySpreadConstraints", objects.clone()),
         ("serviceAccount.annotations", strings.clone()),
         ("service.annotations", strings.clone()),
-        (
-            "allowed",
-            json!({
-                "properties": {
-                    "registries": lines, "repositories": lines, "builders": lines, "serviceAccounts": lines,
-                    "approval": manual, "destroy": manual,
-                },
-                "additionalProperties": false,
-            }),
-        ),
+        ("allowed", allowed()),
         ("podDefaults", pod_defaults()),
         ("terraformCliConfig", json!({"maxLength": 16_384})),
         ("networkPolicy.from", objects),
@@ -215,6 +204,19 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("monitoring.prometheusRule.labels", strings.clone()),
         ("monitoring.dashboard.labels", strings),
     ]
+}
+
+/// Returns the constraints of `allowed`.
+fn allowed() -> Value {
+    let lines = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
+    let manual = json!({"enum": ["Manual"]});
+    json!({
+        "properties": {
+            "registries": lines, "repositories": lines, "builders": lines, "serviceAccounts": lines,
+            "approval": manual, "destroy": manual,
+        },
+        "additionalProperties": false,
+    })
 }
 
 /// Returns a regular expression for an entry of the engine catalogue. Example of an entry: `terraform:1.12.6=registry.example.com/base:1`.
