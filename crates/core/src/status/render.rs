@@ -183,7 +183,7 @@ impl View<'_> {
             pending_approval: awaiting.is_some(),
             approved_by: approved.and_then(|approval| approval.user.clone()),
             approval_field_manager: approved.and_then(|approval| approval.manager.clone()),
-            approved_at: approved.and_then(|approval| approval.at).map(Time),
+            approved_at: approved.and_then(|approval| approval.at).map(stored),
             add: changes.add,
             change: changes.change,
             destroy: changes.destroy,
@@ -198,7 +198,7 @@ impl View<'_> {
             id: lock.id.clone(),
             who: lock.who.clone(),
             operation: lock.operation.clone(),
-            since: Time(lock.at),
+            since: stored(lock.at),
         })
     }
 
@@ -213,7 +213,7 @@ impl View<'_> {
         applied.as_ref().map(|applied| AppliedStatus {
             revision: applied.revision.clone(),
             config_hash: applied.config_hash.clone(),
-            time: Time(applied.at),
+            time: stored(applied.at),
         })
     }
 
@@ -382,7 +382,7 @@ impl View<'_> {
         let drift = self.history.drift.as_ref()?;
         let changes = drifted(self.history)?;
         Some(DriftStatus {
-            since: Time(drift.since),
+            since: stored(drift.since),
             add: changes.add,
             change: changes.change,
             destroy: changes.destroy,
@@ -411,7 +411,7 @@ impl View<'_> {
         };
         (failures.is_some() || summary.retry_at.is_some()).then(|| RetryStatus {
             failures: count,
-            next_at: summary.retry_at.map(Time),
+            next_at: summary.retry_at.map(stored),
         })
     }
 }
@@ -436,7 +436,7 @@ fn run(report: &RunReport) -> RunStatus {
             .failure
             .as_ref()
             .map(|failure| failure.message.clone()),
-        time: Some(Time(report.finished_at)),
+        time: Some(stored(report.finished_at)),
         seconds: report
             .finished_at
             .duration_since(report.started_at)
@@ -446,9 +446,26 @@ fn run(report: &RunReport) -> RunStatus {
     }
 }
 
+/// Returns a time as the API server stores it: in whole seconds. Otherwise the status would differ from the stored one, and each operator would
+/// write it again after its start.
+fn stored(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_a_run_equal_those_that_the_api_server_stores() {
+        let time = "2026-11-26T11:13:56.123456789Z";
+        let report = serde_json::json!({
+            "number": 1, "kind": "apply", "result": "Done", "trigger": "", "job": "", "startedAt": time, "finishedAt": time,
+        });
+        let run = run(&serde_json::from_value(report).unwrap());
+        let stored = serde_json::to_value(&run).unwrap();
+        assert_eq!(run, serde_json::from_value(stored).unwrap());
+    }
 
     #[test]
     fn messages_of_a_status_have_a_bound() {
