@@ -222,7 +222,7 @@ async fn cache_claim_that_is_removed_is_reported() {
             .await
             .unwrap();
         // Finished pods refer to the claim. The operator deletes their Jobs.
-        scene.annotate("web", "example.com/wake", "1").await;
+        scene.annotate("web", "alustan.io/wake", "1").await;
         scene.gone::<PersistentVolumeClaim>(CLAIM, &uid).await;
         approve(&scene, "web", &id).await;
         let message = scene.reason("web", "CacheClaimNotFound").await;

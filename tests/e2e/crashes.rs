@@ -163,13 +163,18 @@ impl TestNamespace {
         .await;
         let mut change = 2;
         if first {
-            // The second run creates the claim.
-            let scene = &self.scene;
-            scene
-                .annotate(NAME, alustan_api::RECONCILE_AT, "again")
-                .await;
-            scene.ready_after_run(NAME, change).await;
-            scene.lose_volume("web-cache").await;
+            // The second apply creates the claim.
+            self.run_with_crashes(
+                &[],
+                async || {
+                    for annotation in [alustan_api::APPLY_AT, alustan_api::RECONCILE_AT] {
+                        self.scene.annotate(NAME, annotation, "again").await;
+                    }
+                },
+                async || drop(self.scene.ready_after_run(NAME, change).await),
+            )
+            .await;
+            self.scene.lose_volume("web-cache").await;
             change += 1;
         }
         web["spec"]["variables"] = json!({"v": "two"});
