@@ -26,6 +26,8 @@ pub(crate) struct Memory {
 #[derive(Default)]
 pub(crate) struct ResourceState {
     uid: Option<String>,
+    /// Whether this process has observed the resource.
+    is_observed: bool,
     /// Last written status, until the watch cache has it.
     status: Option<Box<WrittenStatus>>,
     /// Time since which a status that may be short-lived is not written.
@@ -69,6 +71,13 @@ impl Memory {
                 };
             }
         });
+    }
+
+    /// Records an observation of `resource`. Returns whether it is the first one by this process.
+    pub(crate) fn begin_observation(&self, resource: &Ref) -> bool {
+        self.with_state(resource, |memory| {
+            !std::mem::replace(&mut memory.is_observed, true)
+        })
     }
 
     /// Returns the failure of an invalid CEL expression in the spec of `tf`. Checks the expressions once per generation.

@@ -18,7 +18,7 @@ use crate::resource::Ref;
 /// Maximum age of a reused object that the operator watches.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// Maximum age of a reused object that the operator does not watch. A change of such an object starts no reconcile.
+/// Maximum age of a reused object that the operator does not watch. Only first reconciles of resources reuse such objects.
 const MAX_UNWATCHED_AGE: Duration = Duration::from_secs(5);
 
 /// Maximum number of kept objects of one kind. Each reconcile reads all further objects from the API server.

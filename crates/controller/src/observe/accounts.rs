@@ -1,4 +1,5 @@
-//! `ServiceAccount`s that the spec refers to, read from the API server, or reused if a reconcile read them in the last seconds.
+//! `ServiceAccount`s that the spec refers to, read from the API server, or, in the first reconcile of a resource, reused if another reconcile read them in the
+//! last seconds.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,9 @@ pub(super) async fn observe(
             request.boxed()
         };
         let key = Ref::new(name).within(&namespace);
-        let account = observer.read(&ctx.inputs.accounts, &key, request).await?;
+        let account = observer
+            .read_unwatched(&ctx.inputs.accounts, &key, request)
+            .await?;
         accounts.insert(name.to_owned(), account.unwrap_or(AccountSeen::Absent));
     }
     Ok(accounts)

@@ -20,8 +20,8 @@ use crate::observe::observer::Observer;
 use crate::resource::{Ref, readable};
 use crate::watch::keys::ResourceKey;
 
-/// Returns the shared claim that the resource of the `observer` selects: read from the API server, or reused if a reconcile read it in the last
-/// seconds. The operator does not watch these claims: they belong to users.
+/// Returns the shared claim that the resource of the `observer` selects: read from the API server, or, in the first
+/// reconcile of the resource, reused if another reconcile read it in the last seconds. The operator does not watch these claims: they belong to users.
 pub(super) async fn observe(observer: &Observer<'_>) -> Result<SharedClaimSeen, Error> {
     let Observer { ctx, tf, .. } = *observer;
     let location = cache_location::location(tf, &ctx.settings);
@@ -41,7 +41,7 @@ pub(super) async fn observe(observer: &Observer<'_>) -> Result<SharedClaimSeen, 
         request.boxed()
     };
     let key = Ref::new(name).within(&namespace);
-    let claim = observer.read(&ctx.inputs.shared_claims, &key, request);
+    let claim = observer.read_unwatched(&ctx.inputs.shared_claims, &key, request);
     Ok(match claim.await?.unwrap_or_default() {
         SharedClaimSeen::Terminating { .. } => SharedClaimSeen::Terminating {
             has_finished_users: !jobs::finished_users(ctx, &namespace, name).is_empty(),

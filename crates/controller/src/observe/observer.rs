@@ -29,6 +29,8 @@ pub(crate) struct Observer<'a> {
     pub(super) unreadable: Option<&'a Failure>,
     pub(super) used_queries: Mutex<HashSet<String>>,
     pub(super) reads: Mutex<InputReads>,
+    /// Whether this process has not observed the resource before.
+    is_first: bool,
 }
 
 /// Everything observed in one reconcile.
@@ -81,6 +83,10 @@ impl<'a> Observer<'a> {
             unreadable: reconciliation.unreadable.as_ref(),
             used_queries: Mutex::default(),
             reads: Mutex::default(),
+            is_first: reconciliation
+                .ctx
+                .memory
+                .begin_observation(reconciliation.resource),
         }
     }
 
@@ -106,6 +112,21 @@ impl<'a> Observer<'a> {
             reused
         };
         let read = reused.unwrap_or_else(|| recent.begin(key, request()));
+        recent.finish(key, read).await
+    }
+
+    /// Like [`Self::read`], for an object that the operator does not watch. Reuses it only in the first reconcile of the resource: the cause of a later
+    /// reconcile may be a user who has just changed the object.
+    pub(super) async fn read_unwatched<V: Values + Clone>(
+        &self,
+        recent: &RecentReads<V>,
+        key: &Ref,
+        request: impl FnOnce() -> BoxFuture<'static, Result<Option<V>, Error>>,
+    ) -> Result<Option<V>, Error> {
+        if self.is_first {
+            return self.read(recent, key, request).await;
+        }
+        let read = recent.begin(key, request());
         recent.finish(key, read).await
     }
 

@@ -10,6 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
 use super::operator::Operator;
+use crate::context::Context;
 use crate::memory_cluster::MemoryCluster;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
@@ -62,6 +63,33 @@ fn cluster(resources: usize) -> MemoryCluster {
     cluster
 }
 
+/// Observes the inputs of a reconcile of `tf`.
+async fn observe(ctx: &Context, tf: &Terraform) {
+    let reconciliation = Reconciliation {
+        ctx,
+        resource: &ObjectRef::from_obj(&Guarded(Ok(tf.clone()))),
+        tf,
+        unreadable: None,
+    };
+    let observer = Observer::new(&reconciliation);
+    let (seen, _) = Box::pin(observer.observe()).await.unwrap();
+    assert!(
+        seen.inputs
+            .is_ok_and(|inputs| inputs.runner.len() == SECRETS.len())
+    );
+    assert_eq!(seen.stack.variables.found.len(), 1);
+}
+
+/// Returns the number of reads of single objects since the last call, by plural name of their kind.
+fn reads_by_kind(cluster: &MemoryCluster) -> BTreeMap<String, usize> {
+    let mut reads = BTreeMap::new();
+    for read in cluster.take_reads() {
+        let (kind, _) = read.split_once(' ').unwrap();
+        *reads.entry(kind.to_owned()).or_default() += 1;
+    }
+    reads
+}
+
 #[tokio::test]
 async fn start_reads_each_object_once_for_all_resources() {
     for resources in [200, 400] {
@@ -69,29 +97,11 @@ async fn start_reads_each_object_once_for_all_resources() {
         let mut operator = Operator::start(&cluster).await;
         operator.sync(&cluster);
         let ctx = &operator.ctx;
-        let reconciles = cluster.all::<Terraform>("terraforms").into_iter();
-        let reconciles = reconciles.map(|tf| async move {
-            let reconciliation = Reconciliation {
-                ctx,
-                resource: &ObjectRef::from_obj(&Guarded(Ok(tf.clone()))),
-                tf: &tf,
-                unreadable: None,
-            };
-            let observer = Observer::new(&reconciliation);
-            let (seen, _) = Box::pin(observer.observe()).await.unwrap();
-            assert!(
-                seen.inputs
-                    .is_ok_and(|inputs| inputs.runner.len() == SECRETS.len())
-            );
-            assert_eq!(seen.stack.variables.found.len(), 1);
-        });
+        let all = cluster.all::<Terraform>("terraforms");
+        let reconciles = all.iter().map(|tf| observe(ctx, tf));
         let reconciles = futures::stream::iter(reconciles).buffer_unordered(CONCURRENCY);
         assert_eq!(reconciles.count().await, resources);
-        let mut reads = BTreeMap::<String, usize>::new();
-        for read in cluster.take_reads() {
-            let (kind, _) = read.split_once(' ').unwrap();
-            *reads.entry(kind.to_owned()).or_default() += 1;
-        }
+        let mut reads = reads_by_kind(&cluster);
         // Read in the background.
         assert!(reads.remove("namespaces").unwrap_or_default() <= NAMESPACES);
         let expected = BTreeMap::from([
@@ -101,5 +111,10 @@ async fn start_reads_each_object_once_for_all_resources() {
             ("persistentvolumeclaims".to_owned(), NAMESPACES),
         ]);
         assert_eq!(reads, expected, "{resources} resources");
+        // No watch reports changes of accounts and claims.
+        observe(ctx, &all[0]).await;
+        let unwatched = ["persistentvolumeclaims", "serviceaccounts"];
+        let expected = unwatched.map(|kind| (kind.to_owned(), 1));
+        assert_eq!(reads_by_kind(&cluster), BTreeMap::from(expected));
     }
 }
