@@ -47,7 +47,7 @@ use crate::fail_point::Moment;
 use crate::observe::observer::Observation;
 use crate::reconciliation::Reconciliation;
 use crate::remote::prune_request::PruningSeen;
-use crate::resource::is_made_for;
+use crate::resource::{has_component, is_made_for};
 use crate::signing::Data;
 use crate::step_name;
 use crate::watch::mapping::is_mirrored;
@@ -486,11 +486,8 @@ impl<'a> StepExecutor<'a> {
 
     /// Applies a Secret of the watch cache.
     async fn apply_secret(&self, secret: &Secret) -> Result<(), Error> {
-        let component = secret.labels().get(labels::COMPONENT);
-        let has_component =
-            |expected: Component| component.is_some_and(|component| component == expected.as_str());
-        let is_outputs = has_component(Component::Outputs);
-        let is_pin = has_component(Component::Pin);
+        let is_outputs = has_component(secret, Component::Outputs);
+        let is_pin = has_component(secret, Component::Pin);
         let mut secret = Cow::Borrowed(secret);
         if is_pin {
             let data = secret.to_mut().data.get_or_insert_default();
@@ -619,9 +616,7 @@ impl<'a> StepExecutor<'a> {
                     return Err(Error::Conflict);
                 };
                 let is_ours = is_made_for(self.tf, &existing);
-                let component = existing.labels().get(labels::COMPONENT);
-                let is_build =
-                    component.is_some_and(|component| component == Component::Build.as_str());
+                let is_build = has_component(&existing, Component::Build);
                 let inputs = |job: &Job| job.annotations().get(labels::INPUTS).cloned();
                 if inputs(&existing) == inputs(job) && (is_ours || is_build) {
                     self.ctx.mirrors.jobs.record_write(existing);

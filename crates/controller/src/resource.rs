@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use alustan_api::{ObjectKey, Terraform, json_size, labels};
+use alustan_api::labels::{self, Component};
+use alustan_api::{ObjectKey, Terraform, json_size};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::error_boundary::InvalidObject;
@@ -127,6 +128,12 @@ pub(crate) fn readable(resources: &[Arc<Guarded>]) -> impl Iterator<Item = &Terr
 pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
     object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
         && object.namespace() == tf.namespace()
+}
+
+/// Whether `component` is the label [`labels::COMPONENT`] of `object`.
+pub(crate) fn has_component(object: &impl ResourceExt, component: Component) -> bool {
+    let label = object.labels().get(labels::COMPONENT);
+    label.is_some_and(|value| value == component.as_str())
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use alustan_api::ObjectKey;
-use alustan_api::labels::{self, Component};
 use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
@@ -39,8 +38,7 @@ use crate::watch::cached::{CachedSecret, cached};
 use crate::watch::dependents::DependentsIndex;
 use crate::watch::joined::Events;
 use crate::watch::joined::joined;
-use crate::watch::mapping::to_ref;
-use crate::watch::mapping::{MIRRORED, is_watched};
+use crate::watch::mapping::{MIRRORED, is_watched, managed_selector, to_ref, unmanaged_selector};
 use crate::watch::used_objects::{UsedKind, UsedObjects};
 
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
@@ -170,8 +168,7 @@ impl Watches {
         K: Clone + Debug + Send + 'static,
         PartialObjectMeta<K>: DeserializeOwned,
     {
-        let wanted = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
-        let wanted = watcher::Config::default().labels(&wanted);
+        let wanted = watcher::Config::default().labels(&unmanaged_selector());
         let trim = |object: &mut PartialObjectMeta<K>| object.managed_fields_mut().clear();
         let mut used = UsedObjects::new(kind, self.resources());
         let changed = self
@@ -203,14 +200,7 @@ impl Watches {
         IndexedStore<CachedSecret>,
         impl Stream<Item = Events<PartialObjectMeta<CachedSecret>>> + Send + use<>,
     ) {
-        let wanted = format!(
-            "{}={},{} in ({})",
-            labels::MANAGED_BY,
-            labels::MANAGER,
-            labels::COMPONENT,
-            MIRRORED.map(Component::as_str).join(",")
-        );
-        let wanted = watcher::Config::default().labels(&wanted);
+        let wanted = watcher::Config::default().labels(&managed_selector(&MIRRORED));
         let resources = self.resources().store();
         let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
         let watched = self.watched(&wanted, trim).map_ok(cached);
@@ -294,18 +284,18 @@ fn metadata<K>(key: ObjectKey) -> PartialObjectMeta<K> {
 
 /// Whether the changed resource is reconciled. A change of the status alone reconciles nothing.
 fn is_reconciled(change: &Change<Guarded>) -> bool {
-    let read = |object: &Guarded| {
-        let meta = object.meta();
-        (
-            meta.uid.clone(),
-            meta.generation,
-            meta.finalizers.clone(),
-            meta.annotations.clone(),
-        )
-    };
     match change {
-        Change::Listed(_) => true,
-        Change::Applied { before, object } => before.as_deref().map(read) != Some(read(object)),
+        Change::Listed(_) | Change::Applied { before: None, .. } => true,
+        Change::Applied {
+            before: Some(before),
+            object,
+        } => {
+            let (before, after) = (before.meta(), object.meta());
+            before.uid != after.uid
+                || before.generation != after.generation
+                || before.finalizers != after.finalizers
+                || before.annotations != after.annotations
+        }
         Change::Deleted(_) => false,
     }
 }

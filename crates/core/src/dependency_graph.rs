@@ -62,6 +62,15 @@ pub fn outputs_refs(tf: &Terraform) -> impl Iterator<Item = (usize, &OutputsRef)
     entries.filter_map(|(i, entry)| Some((i, entry.terraform_ref.as_ref()?)))
 }
 
+/// Returns the namespaces in which `spec.variablesFrom` of `tf` selects resources by labels.
+pub fn selected_namespaces(tf: &Terraform) -> impl Iterator<Item = String> {
+    let selectors = outputs_refs(tf).filter(|(_, reference)| reference.selector.is_some());
+    selectors.map(|(_, reference)| {
+        let namespace = reference.namespace.clone().or_else(|| tf.namespace());
+        namespace.unwrap_or_default()
+    })
+}
+
 /// Returns the resources among `resources` that the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches, sorted by
 /// name. Excludes `tf` and resources that are being deleted.
 ///

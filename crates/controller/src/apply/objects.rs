@@ -21,7 +21,7 @@ use crate::apply::step_executor::StepExecutor;
 use crate::call::call;
 use crate::error::Error;
 use crate::indexed_store::Indexed;
-use crate::resource::is_made_for;
+use crate::resource::{has_component, is_made_for};
 use crate::verified_objects::Knowledge;
 use crate::write_through_cache::WriteThroughCache;
 
@@ -117,8 +117,7 @@ impl StepExecutor<'_> {
     /// are absent before the second run.
     fn known_state_of_run_object(&self, object: &impl Resource) -> KnownState {
         let number = self.record.as_ref().map(|record| record.record.number);
-        let state = Component::State.as_str();
-        let is_state = object.labels().get(labels::COMPONENT).map(String::as_str) == Some(state);
+        let is_state = has_component(object, Component::State);
         if number.is_some_and(|number| number <= i64::from(is_state)) {
             KnownState::Absent
         } else {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use alustan_api::report::Failure;
 use alustan_api::{ObjectKey, Reason, Terraform};
-use alustan_core::dependency_graph::{DependencyGraph, named_references, outputs_refs};
+use alustan_core::dependency_graph::{DependencyGraph, named_references, selected_namespaces};
 use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -55,9 +55,7 @@ fn references(
     let mut found: Vec<_> = named
         .filter_map(|reference| resources.get(&to_ref(&reference.key)))
         .collect();
-    for (_, reference) in outputs_refs(tf).filter(|(_, reference)| reference.selector.is_some()) {
-        let namespace = reference.namespace.clone().or_else(|| tf.namespace());
-        let namespace = namespace.unwrap_or_default();
+    for namespace in selected_namespaces(tf) {
         if loaded.insert(namespace.clone()) {
             found.extend(resources.with(&ResourceKey::Namespace(namespace)));
         }

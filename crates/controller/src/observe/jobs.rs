@@ -7,10 +7,10 @@ use alustan_api::labels::Component;
 use k8s_openapi::api::batch::v1::JobCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 
 use crate::context::Context;
-use crate::observe::pods::{has_component, has_lingering_pod};
+use crate::observe::pods::has_lingering_pod;
+use crate::resource::has_component;
 use crate::watch::cached::CachedJob;
 use crate::watch::keys::JobKey;
 
@@ -33,8 +33,6 @@ pub(crate) fn finished_users(ctx: &Context, namespace: &str, claim: &str) -> Vec
 /// Whether `job` is a run or build that has not ended. A Job with a lingering pod counts as ended ([`has_lingering_pod`]).
 pub(crate) fn is_running(ctx: &Context, job: &CachedJob) -> bool {
     let kinds = [Component::Run, Component::Build];
-    let is_ours = kinds
-        .into_iter()
-        .any(|kind| has_component(job.labels(), kind));
+    let is_ours = kinds.into_iter().any(|kind| has_component(job, kind));
     is_ours && job.finished.is_none() && !has_lingering_pod(ctx, job)
 }

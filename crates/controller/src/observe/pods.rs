@@ -1,9 +1,8 @@
 //! Pods in the watch cache, and their state according to container statuses.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alustan_api::labels::{self, Component};
+use alustan_api::labels::Component;
 use alustan_api::report::{Failure, PrepareReport};
 use alustan_api::{ObjectKey, Reason, Terraform};
 use alustan_core::model::progress;
@@ -18,7 +17,7 @@ use kube::{Client, ResourceExt};
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::resource::is_made_for;
+use crate::resource::{has_component, is_made_for};
 use crate::watch::cached::{CachedContainer, CachedJob, CachedPod};
 use crate::watch::keys::{JOB_NAME, PodKey};
 
@@ -44,7 +43,7 @@ pub(super) fn living_pods(ctx: &Context, tf: &Terraform, uid: &str) -> Vec<Strin
 
 /// Whether `pod` is the pod of a run, and its engine container may still run.
 pub(crate) fn is_living_run(pod: &CachedPod) -> bool {
-    has_component(pod.labels(), Component::Run) && alive(pod)
+    has_component(pod, Component::Run) && alive(pod)
 }
 
 /// Whether a pod of the Job `job` of `tf` may still run and hold the state lock.
@@ -81,11 +80,6 @@ fn lingers(pod: &CachedPod) -> bool {
         .iter()
         .filter_map(|container| container.state.as_ref());
     is_pending_or_running(pod) && has_work_ended && states.any(|state| state.terminated.is_none())
-}
-
-pub(super) fn has_component(labels: &BTreeMap<String, String>, component: Component) -> bool {
-    let label = labels.get(labels::COMPONENT);
-    label.is_some_and(|value| value == component.as_str())
 }
 
 /// Whether the engine container of a run pod may still run.
@@ -188,6 +182,7 @@ mod tests {
 
     use super::*;
     use crate::fake_api;
+    use alustan_api::labels;
 
     /// Returns a pod with phase `Running`. `containers` and `init_containers` have the states of its containers, by name.
     fn pod(containers: Value, init_containers: Value) -> CachedPod {

@@ -17,10 +17,10 @@ use crate::error::Error;
 use crate::observe::job_events::{is_late, no_pod};
 use crate::observe::jobs::timestamp;
 use crate::observe::pods::{
-    alive, ended, engine_ended, has_component, has_lingering_pod, has_living_pod, is_living_run,
-    own_pods, scheduled_at, waiting_cause,
+    alive, ended, engine_ended, has_lingering_pod, has_living_pod, is_living_run, own_pods,
+    scheduled_at, waiting_cause,
 };
-use crate::resource::{is_made_for, to_key};
+use crate::resource::{has_component, is_made_for, to_key};
 use crate::watch::cached::CachedJob;
 use crate::watch::keys::{JOB_NAME, JobKey, PodKey};
 use crate::watch::mapping::owner;
@@ -93,7 +93,7 @@ pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
         .with(&PodKey::Resource(namespace.clone(), uid.clone()));
     pods.retain(|pod| is_living_run(pod));
     let mut jobs = ctx.mirrors.jobs.with(&JobKey::Resource(namespace, uid));
-    jobs.retain(|job| has_component(job.labels(), Component::Run));
+    jobs.retain(|job| has_component(&**job, Component::Run));
     let jobs_of_pods = pods.iter().filter_map(|pod| {
         Some(OwnJob {
             name: pod.labels().get(JOB_NAME)?.clone(),
@@ -126,7 +126,7 @@ pub(crate) fn finished_jobs(ctx: &Context) -> Vec<FinishedJob> {
     let jobs = ctx
         .mirrors
         .jobs
-        .filter(|job| has_component(job.labels(), Component::Run) && job.finished.is_some());
+        .filter(|job| has_component(job, Component::Run) && job.finished.is_some());
     jobs.iter()
         .filter_map(|job| finished_job(ctx, job))
         .collect()

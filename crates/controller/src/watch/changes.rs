@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::labels::{self, Component};
+use alustan_api::labels::Component;
 use futures::future::{select_all, try_join_all};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -23,6 +23,7 @@ use crate::call::call;
 use crate::error::Error;
 use crate::verified_objects::VerifiedObjects;
 use crate::watch::Watches;
+use crate::watch::mapping::managed_selector;
 
 /// Status code of a watch whose resource version is no longer available.
 const EXPIRED: u16 = 410;
@@ -43,17 +44,7 @@ impl Watches {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
-        let selector = format!(
-            "{}={},{} in ({})",
-            labels::MANAGED_BY,
-            labels::MANAGER,
-            labels::COMPONENT,
-            components
-                .iter()
-                .map(|component| component.as_str())
-                .collect::<Vec<_>>()
-                .join(",")
-        );
+        let selector = managed_selector(components);
         tokio::spawn(follow(self.apis::<K>(), selector, verified.clone()));
     }
 }

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use alustan_api::Reason;
-use alustan_api::labels;
 use alustan_api::report::Failure;
 use futures::{Stream, StreamExt};
 use kube::api::{Api, DynamicObject, PartialObjectMeta};
@@ -21,6 +20,7 @@ use crate::call::call;
 use crate::error::{Error, ReadResult};
 use crate::resource::Ref;
 use crate::watch::joined::Events;
+use crate::watch::mapping::unmanaged_selector;
 use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 use crate::watch::subscriptions::{Subscriptions, Target, Version};
 
@@ -123,10 +123,12 @@ impl DynamicWatches {
         let is_unmanaged = matches!(query, ListQuery::UnmanagedMetadata);
         let is_metadata_only = match query {
             ListQuery::UnmanagedMetadata => {
-                let unmanaged = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
                 let label_selector = parameters.label_selector.take();
                 let label_selector = label_selector.filter(|selector| !selector.is_empty());
-                let selectors: Vec<_> = label_selector.into_iter().chain([unmanaged]).collect();
+                let selectors: Vec<_> = label_selector
+                    .into_iter()
+                    .chain([unmanaged_selector()])
+                    .collect();
                 parameters.label_selector = Some(selectors.join(","));
                 parameters.limit = Some(MAX_OBJECTS);
                 true

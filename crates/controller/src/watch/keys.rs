@@ -2,7 +2,7 @@
 
 use alustan_api::labels::{self, Component};
 use alustan_api::{ObjectKey, Terraform};
-use alustan_core::dependency_graph::{named_references, outputs_refs};
+use alustan_core::dependency_graph::{named_references, selected_namespaces};
 use alustan_core::model::state_conflict;
 use alustan_source::RepositoryUrl;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -10,7 +10,7 @@ use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use crate::indexed_store::Indexed;
-use crate::resource::Guarded;
+use crate::resource::{Guarded, has_component};
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 
 /// Label of pods with the name of their Job.
@@ -53,10 +53,7 @@ impl Indexed for Guarded {
 fn keys_of_parsed(tf: &Terraform) -> impl Iterator<Item = ResourceKey> {
     let spec = &tf.spec;
     let namespace = tf.namespace().unwrap_or_default();
-    let selectors = outputs_refs(tf)
-        .filter(|(_, reference)| reference.selector.is_some())
-        .map(|(_, reference)| reference.namespace.as_ref().unwrap_or(&namespace).clone())
-        .map(ResourceKey::Selector);
+    let selectors = selected_namespaces(tf).map(ResourceKey::Selector);
     let repository = spec
         .git_repo
         .as_ref()
@@ -155,11 +152,9 @@ impl Indexed for CachedSecret {
         let namespace = self.namespace().unwrap_or_default();
         let labels = self.labels();
         let namespace = labels.get(labels::NAMESPACE).unwrap_or(&namespace);
-        let component = labels.get(labels::COMPONENT);
-        let is_build_secret = component.is_some_and(|value| value == Component::Lent.as_str());
         labels
             .get(labels::NAME)
-            .filter(|_| is_build_secret)
+            .filter(|_| has_component(self, Component::Lent))
             .map(|name| ObjectKey::new(namespace, name))
             .into_iter()
             .collect()

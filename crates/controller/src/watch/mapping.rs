@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
 use crate::indexed_store::IndexedStore;
-use crate::resource::{Guarded, Ref, readable};
+use crate::resource::{Guarded, Ref, has_component, readable};
 use crate::watch::keys::ResourceKey;
 
 /// Number of watches that must complete their first list before the operator writes any object: resources, Secrets, `ConfigMap`s,
@@ -32,12 +32,29 @@ pub(crate) const MIRRORED: [Component; 5] = [
 
 /// Whether the label [`labels::COMPONENT`] of `secret` is one of [`MIRRORED`].
 pub(crate) fn is_mirrored(secret: &Secret) -> bool {
-    let component = secret.labels().get(labels::COMPONENT);
-    component.is_some_and(|component| {
-        MIRRORED
-            .iter()
-            .any(|mirrored| mirrored.as_str() == component)
-    })
+    MIRRORED
+        .into_iter()
+        .any(|component| has_component(secret, component))
+}
+
+/// Returns the label selector of the objects of the operator with one of `components`.
+pub(crate) fn managed_selector(components: &[Component]) -> String {
+    let components: Vec<_> = components
+        .iter()
+        .map(|component| component.as_str())
+        .collect();
+    format!(
+        "{}={},{} in ({})",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::COMPONENT,
+        components.join(",")
+    )
+}
+
+/// Returns the label selector of the objects that the operator does not manage.
+pub(crate) fn unmanaged_selector() -> String {
+    format!("{}!={}", labels::MANAGED_BY, labels::MANAGER)
 }
 
 /// Returns the resource that `object` belongs to, from its labels. Reads the namespace label in the build namespace only, because tenants
@@ -51,8 +68,7 @@ pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> 
 
 /// Whether `object` is a build Secret, which has credentials for the Job of the same name.
 pub(crate) fn is_build_secret(object: &impl ResourceExt) -> bool {
-    let component = object.labels().get(labels::COMPONENT);
-    component.is_some_and(|component| component == Component::Lent.as_str())
+    has_component(object, Component::Lent)
 }
 
 /// Whether `object` is the build Secret of the Job `uid`.
@@ -115,10 +131,7 @@ pub(crate) fn consumers_of_outputs(
     resources: &IndexedStore<Guarded>,
     secret: &impl Resource,
 ) -> Vec<Ref> {
-    let outputs = Component::Outputs.as_str();
-    let component = secret.labels().get(labels::COMPONENT);
-    let source =
-        owner(settings, secret).filter(|_| component.is_some_and(|component| component == outputs));
+    let source = owner(settings, secret).filter(|_| has_component(secret, Component::Outputs));
     let source = source.and_then(|owner| resources.get(&owner));
     let Some(Ok(source)) = source.as_deref().map(|object| &object.0) else {
         return Vec::new();
