@@ -1,6 +1,6 @@
 //! Objects that reconciles have read in the last seconds. The events of a run cause about ten reconciles, which reuse these objects instead
 //! of reading them again. Reconciles that need the same object at the same time share one request: after a start of the operator, an object
-//! is read once, and not once per resource that refers to it. A watch event of an object ends its reuse. A reconcile that starts a run or a
+//! is read once, and not once per resource that refers to it. A watch event of a watched object ends its reuse. A reconcile that starts a run or a
 //! build reads all objects from the API server.
 
 use std::collections::HashMap;
@@ -42,10 +42,10 @@ impl RecentInputs {
     /// Returns no objects.
     pub(crate) fn new() -> Self {
         Self {
-            secrets: RecentReads::new(MAX_AGE),
-            config_maps: RecentReads::new(MAX_AGE),
-            accounts: RecentReads::new(MAX_UNWATCHED_AGE),
-            shared_claims: RecentReads::new(MAX_UNWATCHED_AGE),
+            secrets: RecentReads::watched(),
+            config_maps: RecentReads::watched(),
+            accounts: RecentReads::unwatched(),
+            shared_claims: RecentReads::unwatched(),
         }
     }
 
@@ -68,8 +68,10 @@ pub(crate) struct Read<V: Clone> {
     result: Shared<BoxFuture<'static, ReadResult<V>>>,
 }
 
-/// Objects of one kind, shared by all resources that refer to them. An object is dropped when the watch reports a change of it.
+/// Objects of one kind, shared by all resources that refer to them. A watched object is dropped when the watch reports a change of it.
 pub(crate) struct RecentReads<V: Clone> {
+    /// Whether the operator watches the objects.
+    pub(crate) is_watched: bool,
     max_age: Duration,
     entries: Mutex<Entries<V>>,
 }
@@ -98,19 +100,28 @@ impl<V: Clone> Entries<V> {
 }
 
 impl<V: Values + Clone> RecentReads<V> {
-    fn new(max_age: Duration) -> Self {
+    fn watched() -> Self {
+        Self::new(true, MAX_AGE)
+    }
+
+    fn unwatched() -> Self {
+        Self::new(false, MAX_UNWATCHED_AGE)
+    }
+
+    fn new(is_watched: bool, max_age: Duration) -> Self {
         let entries = Entries {
             reads: HashMap::new(),
             bytes: 0,
             next: 0,
         };
         Self {
+            is_watched,
             max_age,
             entries: Mutex::new(entries),
         }
     }
 
-    /// Returns the read of the object `key`, if it began recently and the watch has reported no change since.
+    /// Returns the read of the object `key`, if it began recently and no watch has reported a change since.
     pub(crate) fn get(&self, key: &Ref) -> Option<Read<V>> {
         let entries = self.entries.lock();
         let entry = entries.reads.get(key)?;
@@ -118,11 +129,15 @@ impl<V: Values + Clone> RecentReads<V> {
     }
 
     /// Begins a read of the object `key` with `request`, instead of an earlier read. Later calls of [`Self::get`] return the same read.
-    pub(crate) fn begin(&self, key: &Ref, request: BoxFuture<'static, ReadResult<V>>) -> Read<V> {
+    pub(crate) fn begin(
+        &self,
+        key: &Ref,
+        request: impl Future<Output = ReadResult<V>> + Send + 'static,
+    ) -> Read<V> {
         let mut entries = self.entries.lock();
         let read = Read {
             number: entries.next,
-            result: request.shared(),
+            result: request.boxed().shared(),
         };
         entries.next += 1;
         entries.remove(key);
@@ -234,11 +249,13 @@ mod tests {
     }
 
     fn reads(max_age: Duration) -> RecentReads<ConfigMap> {
-        RecentReads::new(max_age)
+        RecentReads::new(true, max_age)
     }
 
-    fn answer(result: ReadResult<ConfigMap>) -> BoxFuture<'static, ReadResult<ConfigMap>> {
-        futures::future::ready(result).boxed()
+    fn answer(
+        result: ReadResult<ConfigMap>,
+    ) -> impl Future<Output = ReadResult<ConfigMap>> + Send + 'static {
+        futures::future::ready(result)
     }
 
     /// Reads the object `name`, whose request has this `result`.
@@ -317,10 +334,10 @@ mod tests {
                     let request = async move {
                         requests.fetch_add(1, Ordering::SeqCst);
                         tokio::task::yield_now().await;
-                        // Too large to be kept. Readers that wait for the request get it all the same.
+                        // Too large to be kept. Readers that wait for the request receive it.
                         Ok(Some(map(MAX_OBJECT_BYTES + 1)))
                     };
-                    reads.begin(&web, request.boxed())
+                    reads.begin(&web, request)
                 });
                 reads.finish(&web, read)
             });

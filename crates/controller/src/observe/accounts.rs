@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use alustan_api::labels::ALLOW_RUNS;
 use alustan_core::model::allow_lists;
 use alustan_core::observed::AccountSeen;
-use futures::FutureExt;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
@@ -27,17 +26,14 @@ pub(super) async fn observe(
         let request = || {
             let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
             let name = name.to_owned();
-            let request = async move {
+            async move {
                 let operation = format!("read ServiceAccount {name}");
                 let account = call(&operation, api.get_metadata_opt(&name)).await?;
                 Ok(account.as_ref().map(seen))
-            };
-            request.boxed()
+            }
         };
         let key = Ref::new(name).within(&namespace);
-        let account = observer
-            .read_unwatched(&ctx.inputs.accounts, &key, request)
-            .await?;
+        let account = observer.read(&ctx.inputs.accounts, &key, request).await?;
         accounts.insert(name.to_owned(), account.unwrap_or(AccountSeen::Absent));
     }
     Ok(accounts)

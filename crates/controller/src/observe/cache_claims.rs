@@ -7,7 +7,6 @@ use alustan_api::labels::{self, Component};
 use alustan_core::model::cache_location;
 use alustan_core::observed::SharedClaimSeen;
 use alustan_core::settings::CacheDefault;
-use futures::FutureExt;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -33,15 +32,14 @@ pub(super) async fn observe(observer: &Observer<'_>) -> Result<SharedClaimSeen, 
         let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
         let is_default = ctx.settings.cache == CacheDefault::Claim(name.to_owned());
         let name = name.to_owned();
-        let request = async move {
+        async move {
             let operation = format!("read PersistentVolumeClaim {name}");
             let claim = call(&operation, api.get_opt(&name)).await?;
             Ok(claim.as_ref().map(|claim| seen(claim, is_default)))
-        };
-        request.boxed()
+        }
     };
     let key = Ref::new(name).within(&namespace);
-    let claim = observer.read_unwatched(&ctx.inputs.shared_claims, &key, request);
+    let claim = observer.read(&ctx.inputs.shared_claims, &key, request);
     Ok(match claim.await?.unwrap_or_default() {
         SharedClaimSeen::Terminating { .. } => SharedClaimSeen::Terminating {
             has_finished_users: !jobs::finished_users(ctx, &namespace, name).is_empty(),

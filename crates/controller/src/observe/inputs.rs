@@ -14,7 +14,6 @@ use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::observed::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
-use futures::FutureExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -167,15 +166,14 @@ impl Reader<'_> {
         let request = || {
             let api: Api<K> = Api::namespaced(self.observer.ctx.client.clone(), &self.namespace);
             let name = name.to_owned();
-            let request = async move {
+            async move {
                 let operation = format!("read {} {name}", K::kind(&()));
                 let mut object = call(&operation, api.get_opt(&name)).await?;
                 if let Some(object) = &mut object {
                     *object.meta_mut() = ObjectMeta::default();
                 }
                 Ok(object)
-            };
-            request.boxed()
+            }
         };
         self.observer.read(recent, &key, request).await
     }

@@ -7,7 +7,6 @@ use alustan_api::report::Failure;
 use alustan_core::model::image::ImageSeen;
 use alustan_core::observed::Seen;
 use alustan_registry::DockerConfig;
-use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -94,39 +93,28 @@ impl<'a> Observer<'a> {
         self.used_queries.lock().insert(query.to_owned());
     }
 
-    /// Returns the object `key`: reused from `recent`, or the result of `request`. `None` if the object does not exist.
-    pub(super) async fn read<V: Values + Clone>(
+    /// Returns the object `key`: reused from `recent`, or the result of `request`. `None` if the object does not exist. Reuses an object that the
+    /// operator does not watch only in the first reconcile of the resource: the cause of a later reconcile may be a user who has just changed the
+    /// object.
+    pub(super) async fn read<V: Values + Clone, R>(
         &self,
         recent: &RecentReads<V>,
         key: &Ref,
-        request: impl FnOnce() -> BoxFuture<'static, Result<Option<V>, Error>>,
-    ) -> Result<Option<V>, Error> {
+        request: impl FnOnce() -> R,
+    ) -> Result<Option<V>, Error>
+    where
+        R: Future<Output = Result<Option<V>, Error>> + Send + 'static,
+    {
         let reused = {
             let mut reads = self.reads.lock();
-            let reused = (*reads != InputReads::Fresh)
-                .then(|| recent.get(key))
-                .flatten();
+            let may_reuse = *reads != InputReads::Fresh && (recent.is_watched || self.is_first);
+            let reused = may_reuse.then(|| recent.get(key)).flatten();
             if reused.is_some() {
                 *reads = InputReads::Reused;
             }
             reused
         };
         let read = reused.unwrap_or_else(|| recent.begin(key, request()));
-        recent.finish(key, read).await
-    }
-
-    /// Like [`Self::read`], for an object that the operator does not watch. Reuses it only in the first reconcile of the resource: the cause of a later
-    /// reconcile may be a user who has just changed the object.
-    pub(super) async fn read_unwatched<V: Values + Clone>(
-        &self,
-        recent: &RecentReads<V>,
-        key: &Ref,
-        request: impl FnOnce() -> BoxFuture<'static, Result<Option<V>, Error>>,
-    ) -> Result<Option<V>, Error> {
-        if self.is_first {
-            return self.read(recent, key, request).await;
-        }
-        let read = recent.begin(key, request());
         recent.finish(key, read).await
     }
 
