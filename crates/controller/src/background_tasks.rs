@@ -101,7 +101,8 @@ pub(crate) async fn mark_jobs_beyond_limit(ctx: Arc<Context>, wake: mpsc::Unboun
         if !ctx.leader.leads() {
             continue;
         }
-        let marked = ctx.job_retention.lock().mark(finished_jobs(&ctx));
+        let finished = finished_jobs(&ctx);
+        let marked = ctx.job_retention.lock().mark(finished);
         let owners: BTreeSet<_> = marked.into_iter().map(|job| job.owner).collect();
         for owner in owners {
             // `send` fails only after the controller has stopped.

@@ -186,10 +186,18 @@ impl Dispatcher {
             return;
         }
         let share = state.reported_positions.len().div_ceil(REFRESH_CALLS);
-        let waiting: Vec<ObjectKey> = state.waiting(&admitted, now).collect();
+        let DispatcherState {
+            queue,
+            running,
+            served,
+            reported_positions,
+            ..
+        } = &mut *state;
+        let order = queue.order(running, served, now);
+        let waiting = order.filter(|key| !admitted.contains(key));
         let mut moved = 0;
-        for (key, position) in waiting.into_iter().zip((1..).map(rounded)) {
-            let Some(reported) = state.reported_positions.get_mut(&key) else {
+        for (key, position) in waiting.zip((1..).map(rounded)) {
+            let Some(reported) = reported_positions.get_mut(&key) else {
                 continue;
             };
             let is_due = now.duration_since(reported.at) >= POSITION_REFRESH;
@@ -303,16 +311,6 @@ impl DispatcherState {
     fn dequeue(&mut self, key: &ObjectKey) -> bool {
         self.reported_positions.remove(key);
         self.queue.remove(key)
-    }
-
-    /// Returns the queued runs that are not `admitted`, in order.
-    fn waiting<'a>(
-        &'a self,
-        admitted: &'a [ObjectKey],
-        now: Timestamp,
-    ) -> impl Iterator<Item = ObjectKey> + use<'a> {
-        let order = self.queue.order(&self.running, &self.served, now);
-        order.filter(|key| !admitted.contains(key))
     }
 }
 

@@ -27,9 +27,12 @@ struct Kind {
 }
 
 enum Entry {
-    /// The operator reads or applies the object. `newest`: highest resource version that the watch has reported since.
+    /// The operator reads or applies the object. `newest`: highest resource version that the watch has reported since. `applied`, `owner`: as in
+    /// [`Verified`].
     InProgress {
         newest: u64,
+        applied: u64,
+        owner: u64,
     },
     Verified(Verified),
 }
@@ -61,29 +64,34 @@ impl VerifiedObjects {
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
+        let (key, applied, owner) = (self.key(object), self.applied(object), self.owner(object));
         let mut kinds = self.kinds.lock();
         let Some(kind) = watched::<K>(&mut kinds) else {
             return Knowledge::None;
         };
-        let key = self.key(object);
         let known = match kind.objects.get(&key) {
-            Some(Entry::Verified(known)) if known.applied == self.applied(object) => {
+            Some(Entry::Verified(known)) if known.applied == applied => {
                 return Knowledge::Verified;
             }
-            Some(Entry::Verified(known)) if known.owner == self.owner(object) => {
+            Some(Entry::Verified(known)) if known.owner == owner => {
                 Knowledge::Version(known.version)
             }
             Some(_) | None => Knowledge::None,
         };
-        kind.objects.insert(key, Entry::InProgress { newest: 0 });
+        let begun = Entry::InProgress {
+            newest: 0,
+            applied,
+            owner,
+        };
+        kind.objects.insert(key, begun);
         known
     }
 
-    /// Stores that `live` has all fields of `object`. `only_metadata`: the operator applies no other fields. Stores nothing if the watch has
-    /// reported a later change.
+    /// Stores that `live` has all fields of `object` as of the last [`Self::begin`]. `only_metadata`: the operator applies no other fields. Stores
+    /// nothing if the watch has reported a later change.
     pub(crate) fn complete<K>(&self, object: &K, live: &impl Resource, only_metadata: bool)
     where
-        K: Resource<DynamicType = ()> + Serialize,
+        K: Resource<DynamicType = ()>,
     {
         let mut kinds = self.kinds.lock();
         let Some(kind) = watched::<K>(&mut kinds) else {
@@ -91,14 +99,21 @@ impl VerifiedObjects {
         };
         let key = self.key(object);
         let version = version(live);
-        match kind.objects.remove(&key) {
-            Some(Entry::InProgress { newest }) if version > 0 && newest <= version => {}
-            Some(_) | None => return,
+        let Some(Entry::InProgress {
+            newest,
+            applied,
+            owner,
+        }) = kind.objects.remove(&key)
+        else {
+            return;
+        };
+        if version == 0 || newest > version {
+            return;
         }
         let verified = Verified {
             version,
-            applied: self.applied(object),
-            owner: self.owner(object),
+            applied,
+            owner,
             labels: only_metadata.then(|| self.hasher.hash_one(live.labels())),
         };
         kind.objects.insert(key, Entry::Verified(verified));
@@ -127,7 +142,7 @@ impl VerifiedObjects {
         let key = self.key(object);
         let reported = version(object);
         match kind.objects.get_mut(&key) {
-            Some(Entry::InProgress { newest }) => *newest = reported.max(*newest),
+            Some(Entry::InProgress { newest, .. }) => *newest = reported.max(*newest),
             Some(Entry::Verified(known)) if reported > known.version => {
                 if is_unaffected(known) {
                     known.version = reported;
