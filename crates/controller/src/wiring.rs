@@ -264,11 +264,20 @@ async fn run_controller(
         .with_config(controller_config())
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
-            affected_by_secret(&secret_ctx, &secret)
+            let mut affected = users_of_secret(&secret_ctx, &secret);
+            affected.extend(consumers_of_outputs(
+                &secret_ctx.settings,
+                &secret_ctx.resources,
+                &secret,
+            ));
+            affected.extend(owner(&secret_ctx.settings, &secret));
+            affected
         })
         .watches_stream(map_events, move |map| {
             map_ctx.mirrors.config_maps.record_event(&map);
-            affected_by_config_map(&map_ctx, &map)
+            let mut affected = users_of_config_map(&map_ctx, &map);
+            affected.extend(owner(&map_ctx.settings, &map));
+            affected
         })
         .watches_stream(claim_events, move |claim| {
             claim_ctx.mirrors.claims.record_event(&claim);
@@ -283,17 +292,11 @@ async fn run_controller(
             affected_resources(&pod_ctx, &pod, &job.unwrap_or_default())
         })
         .watches_stream(watches.used::<Secret>(UsedKind::SECRETS), move |secret| {
-            let key = key_of(&secret);
-            input_secret_ctx.inputs.secrets.forget(&to_ref(&key));
-            users(&input_secret_ctx.resources, &ResourceKey::Secret(key))
+            users_of_secret(&input_secret_ctx, &secret)
         })
         .watches_stream(
             watches.used::<ConfigMap>(UsedKind::CONFIG_MAPS),
-            move |map| {
-                let key = key_of(&map);
-                input_map_ctx.inputs.config_maps.forget(&to_ref(&key));
-                users(&input_map_ctx.resources, &ResourceKey::ConfigMap(key))
-            },
+            move |map| users_of_config_map(&input_map_ctx, &map),
         )
         .reconcile_on(stream_of(woken))
         .graceful_shutdown_on(stop);
@@ -338,23 +341,18 @@ fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
     })
 }
 
-/// Returns the resources to reconcile after an event of a cached Secret: the owner, and the resources that use the Secret.
-fn affected_by_secret(ctx: &Context, secret: &impl ResourceExt) -> Vec<Ref> {
+/// Drops the last read of a changed Secret. Returns the resources that use the Secret.
+fn users_of_secret(ctx: &Context, secret: &impl ResourceExt) -> Vec<Ref> {
     let key = key_of(secret);
     ctx.inputs.secrets.forget(&to_ref(&key));
-    let mut affected = consumers_of_outputs(&ctx.settings, &ctx.resources, secret);
-    affected.extend(owner(&ctx.settings, secret));
-    affected.extend(users(&ctx.resources, &ResourceKey::Secret(key)));
-    affected
+    users(&ctx.resources, &ResourceKey::Secret(key))
 }
 
-/// Returns the resources to reconcile after an event of a cached ConfigMap: the owner, and the resources that use the ConfigMap.
-fn affected_by_config_map(ctx: &Context, map: &impl ResourceExt) -> Vec<Ref> {
+/// Drops the last read of a changed `ConfigMap`. Returns the resources that use the `ConfigMap`.
+fn users_of_config_map(ctx: &Context, map: &impl ResourceExt) -> Vec<Ref> {
     let key = key_of(map);
     ctx.inputs.config_maps.forget(&to_ref(&key));
-    let mut affected = users(&ctx.resources, &ResourceKey::ConfigMap(key));
-    affected.extend(owner(&ctx.settings, map));
-    affected
+    users(&ctx.resources, &ResourceKey::ConfigMap(key))
 }
 
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.
