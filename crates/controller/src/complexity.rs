@@ -6,7 +6,6 @@ use std::sync::Arc;
 use alustan_api::ObjectKey;
 use alustan_api::labels::{self, Component};
 use alustan_source::RepositoryUrl;
-use clap::Parser as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PartialObjectMetaExt as _;
 use kube::runtime::reflector::ObjectRef;
@@ -15,10 +14,9 @@ use kube::{Resource as _, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::args::Config;
 use crate::attempt::reconcile_object;
 use crate::context::Context;
-use crate::context_builder::{ContextParts, context};
+use crate::context_builder::{ContextParts, context_of_test};
 use crate::fake_api;
 use crate::forget::forget;
 use crate::http::Push;
@@ -83,11 +81,7 @@ fn run_object<K: serde::de::DeserializeOwned>(resource: &Guarded) -> K {
 
 fn filled<K: Indexed>(objects: impl Iterator<Item = K>) -> (IndexedStore<K>, IndexedWriter<K>) {
     let (store, mut writer) = indexed_store();
-    writer.apply(Event::Init);
-    for object in objects {
-        writer.apply(Event::InitApply(object));
-    }
-    writer.apply(Event::InitDone);
+    writer.list(objects);
     (store, writer)
 }
 
@@ -101,16 +95,8 @@ struct Operator {
 
 impl Operator {
     async fn with(resources: usize) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
         let folder = tempfile::tempdir().unwrap();
-        let cache = format!("--cache-dir={}", folder.path().display());
-        let flags = [
-            "alustan",
-            "--base-image=a.test/base:1",
-            "--operator-image=a.test/operator:1",
-        ];
-        let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
         let all: Vec<_> = (0..resources).map(resource).collect();
         let (store, writer) = filled(all.iter().cloned());
         let mirrors = Mirrors {
@@ -119,9 +105,10 @@ impl Operator {
             listed: watch::channel(LISTS).1,
             ..Mirrors::empty()
         };
-        let ctx = context(ContextParts::of_test(client), &config, mirrors, store).unwrap();
+        let parts = ContextParts::of_test(client);
+        let ctx = context_of_test(parts, folder.path(), mirrors, store);
         Self {
-            ctx: Arc::new(ctx),
+            ctx,
             all,
             writer,
             _folder: folder,

@@ -67,6 +67,27 @@ impl ContextParts {
     }
 }
 
+/// Returns the context of an operator with `parts`, the git cache in folder `cache`, base image `registry.test/base:1`, `mirrors` and `resources`.
+#[cfg(test)]
+pub(crate) fn context_of_test(
+    parts: ContextParts,
+    cache: &std::path::Path,
+    mirrors: Mirrors,
+    resources: IndexedStore<Guarded>,
+) -> Arc<Context> {
+    use clap::Parser as _;
+
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let flags = [
+        "alustan",
+        "--base-image=registry.test/base:1",
+        "--operator-image=registry.test/operator:1",
+    ];
+    let cache = format!("--cache-dir={}", cache.display());
+    let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
+    Arc::new(context(parts, &config, mirrors, resources).unwrap())
+}
+
 /// Returns the maximum number of concurrent git processes that access servers: `configured`, or with 0 four per core, at most 8. They mostly wait
 /// for the network, but each may use 48 MiB of memory.
 fn git_concurrency(configured: u16) -> usize {

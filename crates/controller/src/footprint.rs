@@ -11,14 +11,13 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::ObjectList;
-use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::memory::Memory;
 use crate::resource::{Guarded, Ref};
-use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret, cached};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::keys::JOB_NAME;
 use crate::watch::{PAGE_SIZE, trim};
 
@@ -239,15 +238,14 @@ where
     K: DeserializeOwned + Clone,
     C: Indexed + From<K>,
 {
-    writer.apply(Event::Init);
-    for page in pages {
+    let objects = pages.iter().flat_map(|page| {
         let page: ObjectList<K> = serde_json::from_str(page).unwrap();
-        for mut object in page.items {
-            trim(&mut object);
-            writer.apply(cached(Event::InitApply(object)));
-        }
-    }
-    writer.apply(Event::InitDone);
+        page.items
+    });
+    writer.list(objects.map(|mut object| {
+        trim(&mut object);
+        C::from(object)
+    }));
 }
 
 /// Fills the watch cache of the objects. Returns the cache and its heap memory per object.

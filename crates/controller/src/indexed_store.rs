@@ -162,6 +162,18 @@ impl<K: Indexed> IndexedWriter<K> {
     }
 }
 
+#[cfg(test)]
+impl<K: Indexed> IndexedWriter<K> {
+    /// Applies a complete list, as a watch delivers it.
+    pub(crate) fn list(&mut self, objects: impl IntoIterator<Item = K>) {
+        self.apply(Event::Init);
+        for object in objects {
+            self.apply(Event::InitApply(object));
+        }
+        self.apply(Event::InitDone);
+    }
+}
+
 /// Returns the differences between the objects of two lists.
 fn differences<K: Indexed>(before: Vec<Arc<K>>, after: Vec<Arc<K>>) -> Vec<Change<K>> {
     let reference = |object: &Arc<K>| ObjectRef::from_obj(&**object);

@@ -13,7 +13,6 @@ use alustan_core::observed::{JobSeen, RecordSeen, SourceSeen};
 use alustan_core::queue::Class;
 use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
-use clap::Parser as _;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
@@ -28,11 +27,10 @@ use super::observe_and_decide;
 use crate::apply::context_push::sender;
 use crate::apply::decision::{Executed, apply};
 use crate::apply::step_executor::StepExecutor;
-use crate::args::Config;
 use crate::attempt::reconcile_object;
 use crate::clock::Clock;
 use crate::context::Context;
-use crate::context_builder::{ContextParts, context};
+use crate::context_builder::{ContextParts, context_of_test};
 use crate::fake_api::{self, RequestLog};
 use crate::indexed_store::{IndexedStore, indexed_store};
 use crate::mirrors::Mirrors;
@@ -85,21 +83,13 @@ fn operator_of(
         resources,
     }: Stores,
 ) -> Arc<Context> {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let flags = [
-        "alustan",
-        "--base-image=a.test/base:1",
-        "--operator-image=a.test/operator:1",
-    ];
-    let cache = format!("--cache-dir={}", cache.display());
-    let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
     let mirrors = Mirrors {
         jobs: WriteThroughCache::new(jobs),
         pods: WriteThroughCache::new(pods),
         listed: watch::channel(LISTS).1,
         ..Mirrors::empty()
     };
-    Arc::new(context(parts, &config, mirrors, resources).unwrap())
+    context_of_test(parts, cache, mirrors, resources)
 }
 
 async fn notified(receiver: &RequestLog) -> Value {

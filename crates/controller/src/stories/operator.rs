@@ -9,20 +9,17 @@ use alustan_core::model::base_image::base_image;
 use alustan_core::model::image;
 use alustan_core::observed::{Answer, SourceSeen};
 use alustan_source::{CommitId, Revision};
-use clap::Parser as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PartialObjectMeta;
-use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use tokio::sync::watch;
 
-use crate::args::Config;
 use crate::context::Context;
-use crate::context_builder::{ContextParts, context};
-use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
+use crate::context_builder::{ContextParts, context_of_test};
+use crate::indexed_store::{IndexedWriter, indexed_store};
 use crate::memory_cluster::MemoryCluster;
 use crate::mirrors::Mirrors;
 use crate::remote::git_refs::Login;
@@ -36,6 +33,7 @@ use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::mapping::{LISTS, is_mirrored};
 use crate::write_through_cache::WriteThroughCache;
 
+/// Base image of [`context_of_test`].
 const BASE: &str = "registry.test/base:1";
 
 /// git server and registry.
@@ -78,24 +76,6 @@ impl Remote {
             .then_some(answer)
             .ok_or_else(failure)
     }
-}
-
-/// Watch cache of one kind, which the test fills.
-struct Mirror<K: Indexed>(IndexedWriter<K>);
-
-impl<K: Indexed> Mirror<K> {
-    fn fill(&mut self, objects: Vec<K>) {
-        self.0.apply(Event::Init);
-        for object in objects {
-            self.0.apply(Event::InitApply(object));
-        }
-        self.0.apply(Event::InitDone);
-    }
-}
-
-fn mirror<K: Indexed>() -> (IndexedStore<K>, Mirror<K>) {
-    let (store, writer) = indexed_store();
-    (store, Mirror(writer))
 }
 
 /// Watch of one kind that fills no cache.
@@ -173,35 +153,29 @@ fn run_secrets(cluster: &MemoryCluster) -> Vec<Secret> {
 /// A process of the operator.
 pub(super) struct Operator {
     pub(super) ctx: Arc<Context>,
-    secrets: Mirror<CachedSecret>,
-    config_maps: Mirror<PartialObjectMeta<ConfigMap>>,
-    claims: Mirror<CachedClaim>,
-    jobs: Mirror<CachedJob>,
-    pods: Mirror<CachedPod>,
-    resources: Mirror<Guarded>,
+    secrets: IndexedWriter<CachedSecret>,
+    config_maps: IndexedWriter<PartialObjectMeta<ConfigMap>>,
+    claims: IndexedWriter<CachedClaim>,
+    jobs: IndexedWriter<CachedJob>,
+    pods: IndexedWriter<CachedPod>,
+    resources: IndexedWriter<Guarded>,
     run_objects: RunObjects,
     _folder: tempfile::TempDir,
 }
 
 impl Operator {
     pub(super) async fn start(cluster: &MemoryCluster) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
-        let base = format!("--base-image={BASE}");
-        let cache = format!("--cache-dir={}", folder.path().display());
-        let flags = ["alustan", "--operator-image=registry.test/operator:1"];
-        let flags = flags.into_iter().chain([&*base, &*cache]);
-        let config = Config::try_parse_from(flags).unwrap();
         let parts = ContextParts {
             clock: cluster.clock(),
             ..ContextParts::of_test(cluster.client().await)
         };
-        let (secret_store, secrets) = mirror();
-        let (config_map_store, config_maps) = mirror();
-        let (claim_store, claims) = mirror();
-        let (job_store, jobs) = mirror();
-        let (pod_store, pods) = mirror();
-        let (resource_store, resources) = mirror();
+        let (secret_store, secrets) = indexed_store();
+        let (config_map_store, config_maps) = indexed_store();
+        let (claim_store, claims) = indexed_store();
+        let (job_store, jobs) = indexed_store();
+        let (pod_store, pods) = indexed_store();
+        let (resource_store, resources) = indexed_store();
         let mirrors = Mirrors {
             secrets: WriteThroughCache::new(secret_store),
             config_maps: WriteThroughCache::new(config_map_store),
@@ -211,10 +185,10 @@ impl Operator {
             listed: watch::channel(LISTS).1,
             ..Mirrors::empty()
         };
-        let ctx = context(parts, &config, mirrors, resource_store).unwrap();
+        let ctx = context_of_test(parts, folder.path(), mirrors, resource_store);
         Self {
             run_objects: RunObjects::begin(&ctx.verified_objects, cluster),
-            ctx: Arc::new(ctx),
+            ctx,
             secrets,
             config_maps,
             claims,
@@ -235,16 +209,14 @@ impl Operator {
                 self.ctx.mirrors.secrets.forget("team", name);
             }
         }
-        self.secrets
-            .fill(secrets.into_iter().filter(is_managed).collect());
+        self.secrets.list(secrets.into_iter().filter(is_managed));
         self.run_objects.report(&self.ctx.verified_objects, cluster);
-        self.config_maps.fill(cluster.all("configmaps"));
-        self.claims.fill(cluster.all("persistentvolumeclaims"));
-        self.jobs.fill(cluster.all("jobs"));
-        self.pods.fill(cluster.all("pods"));
+        self.config_maps.list(cluster.all("configmaps"));
+        self.claims.list(cluster.all("persistentvolumeclaims"));
+        self.jobs.list(cluster.all("jobs"));
+        self.pods.list(cluster.all("pods"));
         let resources = cluster.all::<Terraform>("terraforms").into_iter();
-        self.resources
-            .fill(resources.map(|tf| Guarded(Ok(tf))).collect());
+        self.resources.list(resources.map(|tf| Guarded(Ok(tf))));
     }
 
     /// Drops the answers of git and registry.
