@@ -49,7 +49,7 @@ fn has_active_job(ctx: &Context, resource: &Ref) -> bool {
         || keys_of(ctx, resource, PodKey::Resource)
             .iter()
             .flat_map(|key| ctx.mirrors.pods.with(key))
-            .filter(|pod| existing_owner(ctx, &**pod).as_ref() == Some(resource))
+            .filter(|pod| owner(&ctx.settings, &**pod).as_ref() == Some(resource))
             .any(|pod| pods::is_living_run(&pod))
 }
 
@@ -58,7 +58,7 @@ fn has_running_job(ctx: &Context, resource: &Ref) -> bool {
     keys_of(ctx, resource, JobKey::Resource)
         .iter()
         .flat_map(|key| ctx.mirrors.jobs.with(key))
-        .filter(|job| existing_owner(ctx, &**job).as_ref() == Some(resource))
+        .filter(|job| owner(&ctx.settings, &**job).as_ref() == Some(resource))
         .any(|job| jobs::is_running(ctx, &job))
 }
 

@@ -218,7 +218,8 @@ impl Extend<(ObjectKey, Class)> for Running {
     }
 }
 
-/// Queued runs. An insertion, a removal and a lookup take logarithmic time. The cost of [`SlotLimits::admit`] and [`Self::position`]
+/// Queued runs. A lookup takes logarithmic time. An insertion or a removal also moves entries of the same namespace and class; a run that is
+/// queued last moves none. The cost of [`SlotLimits::admit`] and [`Self::position`]
 /// depends on the number of namespaces with queued runs, not on the number of queued runs.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
@@ -287,16 +288,6 @@ impl Queue {
         self.waiting.get(key)
     }
 
-    /// Number of queued runs.
-    pub fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Whether no run is queued.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// All queued runs.
     pub fn values(&self) -> impl Iterator<Item = &Waiting> {
         self.waiting.values()
@@ -361,10 +352,11 @@ impl Queue {
         let place = own.place(own.up_to(rank), level);
         let earlier = |line: Line<'a>| {
             let segments = line.up_to(rank);
-            let Some(Segment { levels, .. }) = segments.last() else {
+            let Some(last) = segments.last() else {
                 return 0;
             };
-            if segments.last().is_some_and(|last| last.rank < rank) {
+            let levels = &last.levels;
+            if last.rank < rank {
                 return levels.end - line.load;
             }
             let is_earlier = levels.contains(&level) && line.place(segments, level) < place;
