@@ -91,7 +91,9 @@ impl ContextStore {
 
     /// Discards the stored context `digest`, whose file is damaged. The next push fetches the context again.
     pub(crate) fn discard(&self, digest: &str) {
-        self.stored.lock().discard(digest);
+        let mut stored = self.stored.lock();
+        stored.discard(digest);
+        stored.order.retain(|(_, kept)| kept != digest);
     }
 
     /// Stores a context of `size` bytes until its push. Discards old contexts first.
@@ -193,6 +195,18 @@ mod tests {
         contexts.discard("sha256:e");
         assert!(contexts.has("sha256:d") && !contexts.has("sha256:e"));
         assert_eq!(contexts.stored.lock().bytes, 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn context_that_is_stored_again_lasts_as_long_as_any_other() {
+        let (contexts, _folder) = store();
+        contexts.put_empty("sha256:a", 1);
+        tokio::time::advance(MAX_AGE / 2).await;
+        contexts.discard("sha256:a");
+        contexts.put_empty("sha256:a", 1);
+        tokio::time::advance(MAX_AGE * 3 / 4).await;
+        contexts.put_empty("sha256:b", 1);
+        assert!(contexts.has("sha256:a"));
     }
 
     #[tokio::test(start_paused = true)]
