@@ -93,6 +93,16 @@ pub(crate) struct Blob {
     pub(crate) size: u64,
 }
 
+impl Blob {
+    /// Returns digest and size of `bytes`.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self {
+            digest: Digest::of(bytes),
+            size: bytes.len() as u64,
+        }
+    }
+}
+
 /// Content of a manifest in a registry: an image manifest or an index.
 #[derive(Debug)]
 pub(crate) enum Document {

@@ -249,10 +249,7 @@ impl Append<'_> {
 
     async fn push_config(&self, image: &Image, push: Push) -> Result<(), Error> {
         let bytes = Bytes::from(image.config.clone());
-        let blob = Blob {
-            digest: Digest::of(&bytes),
-            size: bytes.len() as u64,
-        };
+        let blob = Blob::of(&bytes);
         self.push(blob, Origin::Bytes(bytes), push).await
     }
 

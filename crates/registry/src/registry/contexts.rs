@@ -81,10 +81,7 @@ impl Call<'_> {
         }
         let repository = Repository::opened(self.clone(), session);
         let empty = Bytes::from_static(artifact::EMPTY);
-        let blob = Blob {
-            digest: Digest::of(&empty),
-            size: empty.len() as u64,
-        };
+        let blob = Blob::of(&empty);
         if !repository.has_blob(&blob.digest).await? {
             repository.upload(None, &blob, in_memory(empty)).await?;
         }
