@@ -112,7 +112,7 @@ impl GitCache {
             return Ok(Listing::new(url.remote(), String::new()));
         }
         let _permit = self.remotes.acquire(Size::Small, &self.tenant).await;
-        let session = self.open_session(url, credentials)?;
+        let session = self.session(url, credentials);
         let bounds = Bounds {
             time: self.options.resolve_timeout,
             stdout: LISTING,
@@ -122,13 +122,16 @@ impl GitCache {
         arguments.extend(names.iter().map(String::as_str));
         let action = "read the references of";
         let listing = session
+            .get()
+            .await?
             .git(self.store.calls(), action, &arguments, Vec::new(), bounds)
             .await?;
         let listing = String::from_utf8_lossy(&listing).into_owned();
         Ok(Listing::new(url.remote(), listing))
     }
 
-    /// Fetches `revision` if necessary, and packs the files that the module needs.
+    /// Fetches `revision` if necessary, and packs the files that the module needs. Reads a newer commit of the same reference if another caller has
+    /// fetched one in the meantime.
     ///
     /// Concurrent fetches into one repository of the cache run one after the other. If a repository of the cache is damaged, removes it and fetches
     /// it once more. Submodules are fetched only from repositories that `allows` accepts.
@@ -156,10 +159,11 @@ impl GitCache {
     }
 
     /// Fetches and packs like [`fetch_context`](Self::fetch_context). If this cache has already packed the same files, does not pack them again,
-    /// and [`Context::bytes`] is `None`. Also returns the revision that was read.
+    /// and [`Context::archive`] is `None`. Also returns the revision that was read.
     ///
-    /// Calls `newest` and fetches the returned revision. Then waits for a read permit and calls `newest` again. If the cache already has the second
-    /// revision, reads the second revision, otherwise the first.
+    /// Calls `newest`, and again after a wait for another fetch into the repository. Fetches the returned revision, unless another caller has fetched
+    /// a commit of the reference in the meantime. Then waits for a read permit and calls `newest` again. If the cache already has this last
+    /// revision, reads it, otherwise the fetched commit.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,
@@ -181,8 +185,8 @@ impl GitCache {
         (revision, context)
     }
 
-    /// Fetches `revision`, waits for a read permit, and then calls `newest`. If the cache already has the revision that `newest` returns, reads
-    /// that revision, otherwise `revision`. Sets `revision` to the revision that was read.
+    /// Fetches `revision` or a newer commit of its reference ([`Self::commit`]), waits for a read permit, and then calls `newest`. If the cache already
+    /// has the revision that `newest` returns, reads that revision, otherwise the fetched one. Sets `revision` to the revision that was read.
     async fn context(
         &self,
         question: &Question<'_>,
@@ -307,7 +311,7 @@ impl GitCache {
         let Selected {
             selection,
             snapshot,
-            files,
+            files: _files,
             permit: _permit,
         } = self.select(call, question, module, commit, permit).await?;
         if let Some(why) = &selection.whole {
@@ -331,7 +335,6 @@ impl GitCache {
                 known.put(id, packed.clone());
                 (selection, packed, Some(file))
             };
-        drop(files);
         Ok(Context {
             digest,
             size,

@@ -13,8 +13,8 @@ use crate::{
 /// Returns whether submodules may be fetched from a repository. Allow lists for repositories apply to submodules as well.
 pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
 
-/// Returns the revision that the caller currently wants. Called again when a queued request gets its permit to read, so that the request
-/// reads the newest revision.
+/// Returns the revision that the caller currently wants. Called again after each wait, for another fetch and for a permit to read, so that
+/// the request reads the newest revision.
 pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 
 /// Part of a repository that a context contains.

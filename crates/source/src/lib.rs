@@ -4,7 +4,7 @@
 //! [`GitCache::find_context`] fetches the commit into a bare repository and packs the files that the module needs. If the same files were packed
 //! before, it does not pack them again. [`pack_files`] packs files of other sources: [`inline_files`], [`root_module_files`] and
 //! [`artifact_files`]. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its
-//! arguments. The selection of files (`closure`) and the packing (`archive`) perform no I/O.
+//! arguments. The selection of files (`closure`) performs no I/O.
 
 mod archive;
 mod artifact;

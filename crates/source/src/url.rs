@@ -76,7 +76,7 @@ impl RepositoryUrl {
     /// Whether both URLs refer to the same repository on the same host. Ignores transport, port, `.git` and the case of the path, because
     /// hosts ignore the case of repository names.
     pub fn is_same_repository(&self, other: &Self) -> bool {
-        self.host == other.host && self.path().eq_ignore_ascii_case(other.path())
+        self.repository_key() == other.repository_key()
     }
 
     /// Returns a text that two URLs have in common if they refer to the same repository ([`Self::is_same_repository`]).

@@ -12,7 +12,7 @@ pub(crate) fn revision_moved() -> Failure {
     )
 }
 
-/// Runs CPU-bound work on a blocking thread.
+/// Runs work that uses the CPU or the disk on a blocking thread.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {

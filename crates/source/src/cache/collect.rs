@@ -28,7 +28,7 @@ const COMMIT: u64 = 1 << 20;
 
 /// Contents of git objects.
 #[derive(Default)]
-pub(super) struct Contents {
+struct Contents {
     /// Output of `git cat-file --batch`.
     output: Vec<u8>,
     /// Byte range of each content in `output`, by object id.
@@ -37,7 +37,7 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Returns the content of the object with the id `object`; `None` if it was not requested.
-    pub(super) fn get(&self, object: &str) -> Option<&[u8]> {
+    fn get(&self, object: &str) -> Option<&[u8]> {
         self.output.get(self.ranges.get(object)?.clone())
     }
 }
@@ -144,7 +144,7 @@ impl RepositoryCall<'_> {
                 .iter()
                 .filter(|(facts, _)| facts.is_none())
                 .map(|(_, file)| file.object.as_str());
-            let most = self.size.content(Closure::BYTES);
+            let most = self.size.configuration();
             let contents = self.contents(unread, most).await?;
             let (facts, nonsense) = (facts.clone(), self.nonsense());
             let supply = move || {
@@ -176,7 +176,7 @@ impl RepositoryCall<'_> {
     }
 
     /// Returns the contents of objects, at most `limit` bytes in total. Each object is read once.
-    pub(super) async fn contents(
+    async fn contents(
         &self,
         objects: impl Iterator<Item = &str>,
         limit: u64,

@@ -61,7 +61,7 @@ struct CachedCommits {
 struct FetchedCommits {
     files: HashMap<CommitId, Files>,
     /// Last fetched commit by reference, and the time at which it was the newest commit of the reference.
-    newest: HashMap<String, (CommitId, Instant)>,
+    newest: HashMap<String, (Commit, Instant)>,
 }
 
 impl Commits {
@@ -87,15 +87,9 @@ impl Commits {
         reference: &str,
         time: Instant,
     ) -> Option<Commit> {
-        let revision = {
-            let known = self.known();
-            let (commit, at) = known.fetched.get(repository)?.newest.get(reference)?;
-            (*at >= time).then(|| Revision {
-                commit: commit.clone(),
-                reference: reference.to_owned(),
-            })?
-        };
-        self.get(repository, &revision)
+        let known = self.known();
+        let (commit, at) = known.fetched.get(repository)?.newest.get(reference)?;
+        (*at >= time).then(|| commit.clone())
     }
 
     /// Returns the error of a fetch of `revision` that failed at `requested_at` or later.
@@ -124,17 +118,17 @@ impl Commits {
             known.fetched.clear();
         }
         let commits = known.fetched.entry(repository.to_owned()).or_default();
-        if !revision.is_fixed() {
-            let newest = (revision.commit.clone(), newest_at);
-            commits.newest.insert(revision.reference.clone(), newest);
-        }
         let files = commits.files.entry(revision.commit.clone()).or_default();
-        let files = files.clone();
-        Commit {
+        let commit = Commit {
             repository: repository.to_owned(),
             revision: revision.clone(),
-            files,
+            files: files.clone(),
+        };
+        if !revision.is_fixed() {
+            let newest = (commit.clone(), newest_at);
+            commits.newest.insert(revision.reference.clone(), newest);
         }
+        commit
     }
 
     /// Records that `revision` could not be fetched.

@@ -19,7 +19,6 @@ use crate::{
     context::{Allows, ContextSpec, Newest},
     credentials::Credentials,
     error::{Error, GitFailure},
-    git::Session,
     reference::Revision,
     url::RepositoryUrl,
 };
@@ -57,20 +56,6 @@ pub(super) struct RemoteRepository<'a> {
 }
 
 impl GitCache {
-    /// Opens a git session for `url`.
-    pub(super) fn open_session(
-        &self,
-        url: &RepositoryUrl,
-        credentials: &Credentials,
-    ) -> Result<Session, Error> {
-        Session::open(
-            self.store.calls(),
-            url,
-            credentials,
-            &self.options.environment,
-        )
-    }
-
     /// Returns a git session for `url` that is opened by its first call.
     pub(super) fn session<'a>(
         &'a self,

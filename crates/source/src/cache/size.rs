@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::options::LISTING;
 use crate::{
+    closure::Closure,
     error::{Error, GitFailure},
     fair_semaphore::{FairSemaphore, Permit},
 };
@@ -37,11 +38,11 @@ impl Size {
         }
     }
 
-    /// Maximum size of the configuration files that are read, in bytes: at most 4 MiB for [`Size::Small`], and `most` for [`Size::Large`].
-    pub(super) fn content(self, most: u64) -> u64 {
+    /// Maximum size of the configuration files that are read, in bytes.
+    pub(super) fn configuration(self) -> u64 {
         match self {
-            Self::Small => most.min(4 << 20),
-            Self::Large => most,
+            Self::Small => 4 << 20,
+            Self::Large => Closure::BYTES,
         }
     }
 }

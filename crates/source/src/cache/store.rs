@@ -198,22 +198,30 @@ impl Store {
         (repository.lock.clone(), repository.size.clone())
     }
 
+    /// Returns the total size of all repositories, in bytes.
+    fn size(&self) -> u64 {
+        let known = self.known.lock();
+        let sizes = known.values().map(|repository| &repository.size);
+        sizes.map(|size| size.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Returns last use, path and lock of each repository.
+    fn repositories(&self) -> Vec<(SystemTime, PathBuf, Lock)> {
+        let known = self.known.lock();
+        known
+            .iter()
+            .map(|(path, repository)| (repository.used, path.clone(), repository.lock.clone()))
+            .collect()
+    }
+
     /// Removes the least recently used repositories until the total size is at most `limit` bytes. Keeps repositories that are in use.
     /// Returns whether the total size is within the limit.
     pub(super) fn make_room(&self, limit: u64) -> Result<bool, Error> {
-        let (mut size, mut repositories) = (0, Vec::new());
-        {
-            let known = self.known.lock();
-            for repository in known.values() {
-                size += repository.size.load(Ordering::Relaxed);
-            }
-            if size <= limit {
-                return Ok(true);
-            }
-            for (path, repository) in known.iter() {
-                repositories.push((repository.used, path.clone(), repository.lock.clone()));
-            }
+        let mut size = self.size();
+        if size <= limit {
+            return Ok(true);
         }
+        let mut repositories = self.repositories();
         repositories.sort_by_key(|(used, ..)| *used);
         for (_, path, lock) in repositories {
             let Some(freed) = self.remove(&path, lock)? else {
@@ -232,15 +240,8 @@ impl Store {
 
     /// Removes repositories that have not been used for `idle` or longer. Writes the time of the last use of the others to disk.
     pub(super) fn sweep(&self, idle: Duration) -> Result<usize, Error> {
-        let repositories: Vec<_> = {
-            let known = self.known.lock();
-            known
-                .iter()
-                .map(|(path, repository)| (repository.used, path.clone(), repository.lock.clone()))
-                .collect()
-        };
         let mut removed = 0;
-        for (used, path, lock) in repositories {
+        for (used, path, lock) in self.repositories() {
             if used.elapsed().unwrap_or_default() < idle {
                 // Ignores an error: the time is only needed after a restart.
                 let _ = fs::File::open(path.join(USED)).and_then(|file| file.set_modified(used));
