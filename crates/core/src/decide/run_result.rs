@@ -488,6 +488,9 @@ fn record_plan(next: &mut History, run: &RunSpec, report: &RunReport, now: Times
         } else {
             CorrectionHistory::default()
         };
+    } else {
+        // The plan of another configuration cannot verify the last correction, and no later plan of it can.
+        next.undone.unverified = false;
     }
     next.planned = Some(Planned {
         run: report.number,
