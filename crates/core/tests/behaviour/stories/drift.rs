@@ -56,21 +56,6 @@ fn drift_check_without_drift_leaves_status_unchanged() {
     assert_eq!(world.run_number(), 4);
 }
 
-#[test]
-fn queued_drift_check_is_replaced_by_the_apply_of_a_change() {
-    let mut world = World::applied();
-    world.has_free_slot = false;
-    let waiting = world.reconcile_after_requeue().decision.start.unwrap();
-    assert_eq!(waiting.class, Class::Drift);
-    world.edit(|tf| tf.with_variable("size", 1));
-    let waiting = world.reconcile().decision.start.unwrap();
-    assert_eq!(waiting.class, Class::Change);
-    world.has_free_slot = true;
-    world.settle();
-    let jobs: Vec<_> = world.jobs.keys().collect();
-    assert_eq!(jobs, ["web-apply-1", "web-apply-2"]);
-}
-
 /// The first drift check after an apply is delayed by 0.5 to 1.5 intervals, because drift is unlikely right after an apply. The delay
 /// differs between resources.
 #[test]
@@ -455,13 +440,15 @@ fn status_says_that_the_last_two_checks_were_late() {
     assert_eq!(check(0), on_time);
 }
 
-#[test]
-fn queued_apply_replaces_the_queued_drift_check() {
+#[rstest]
+#[case::edit(|world: &mut World| { world.edit(|tf| tf.with_variable("size", 1)); })]
+#[case::commit(|world: &mut World| { world.commit(1); })]
+fn queued_apply_replaces_the_queued_drift_check(#[case] change: fn(&mut World)) {
     let mut world = World::applied();
     world.has_free_slot = false;
     let queued = world.reconcile_after_requeue();
     assert_eq!(queued.decision.start.unwrap().class, Class::Drift);
-    world.commit(1);
+    change(&mut world);
     world.settle();
     let start = world.reconcile().decision.start.expect("an apply");
     assert_eq!((start.class, start.check), (Class::Change, None));
@@ -472,4 +459,6 @@ fn queued_apply_replaces_the_queued_drift_check() {
         Some(RunKind::Apply)
     );
     assert_eq!(world.run_number(), 2, "the apply compared the real objects");
+    let jobs: Vec<_> = world.jobs.keys().collect();
+    assert_eq!(jobs, ["web-apply-1", "web-apply-2"]);
 }
