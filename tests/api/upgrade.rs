@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use alustan_api::labels::{IMAGE_TAG, NAME};
-use alustan_api::run::{Outputs, RunKind};
+use alustan_api::run::Outputs;
 use alustan_api::{RECONCILE_AT, Terraform};
 use alustan_tests::RunnerStandIn;
 use k8s_openapi::api::batch::v1::Job;
@@ -102,23 +102,14 @@ fn is_build(job: &Job) -> bool {
 
 /// Executes the run of `job`, like the runner.
 async fn report(space: &Space, name: &str, job: &str) {
-    let mut parts = job.rsplit('-');
-    let number = parts.next().unwrap().parse().unwrap();
-    let kind = parts.next().unwrap();
+    let number = job.rsplit('-').next().unwrap().parse().unwrap();
     let client = space.api::<Secret>().into_client();
     let runner = RunnerStandIn::of_run(client, &space.namespace, name, number, job);
-    runner.claim().await.map(drop).unwrap();
-    if kind == "drift" {
-        return runner
-            .report(RunKind::Drift, &Outputs::new())
-            .await
-            .unwrap();
+    let kind = runner.claim().await.unwrap().run.kind;
+    if kind.changes() {
+        runner.begin().await.unwrap();
     }
-    runner.begin().await.unwrap();
-    runner
-        .report(RunKind::Apply, &Outputs::new())
-        .await
-        .unwrap();
+    runner.report(kind, &Outputs::new()).await.unwrap();
 }
 
 /// Returns the Jobs that have not ended. Asserts that there are at most [`SLOTS`].

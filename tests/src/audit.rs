@@ -1,7 +1,7 @@
 //! Audit log of the API server of the dev cluster.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -29,8 +29,6 @@ pub struct Request {
     pub verb: String,
     /// Resource, for example `secrets`.
     pub resource: String,
-    /// Namespace. Empty for resources without a namespace.
-    pub namespace: String,
     /// Name of the object. Empty for lists and some create requests.
     pub name: String,
 }
@@ -70,7 +68,6 @@ struct User {
 #[serde(default)]
 struct Object {
     resource: String,
-    namespace: String,
     name: String,
 }
 
@@ -78,14 +75,14 @@ impl AuditLog {
     /// Opens the log at its end.
     pub fn open(cluster: &Cluster) -> Self {
         let path = cluster.folder.join("log/audit.jsonl");
-        let file = BufReader::new(File::open(&path).expect("an audit log"));
-        let mut log = Self {
+        let mut file = File::open(&path).expect("an audit log");
+        file.seek(SeekFrom::End(0))
+            .expect("the end of the audit log");
+        Self {
             path,
-            file,
+            file: BufReader::new(file),
             partial: String::new(),
-        };
-        log.skip();
-        log
+        }
     }
 
     /// Skips all entries that exist.
@@ -133,7 +130,6 @@ fn parse(line: &str) -> Option<Request> {
             sender,
             verb: entry.verb,
             resource: entry.object_ref.resource,
-            namespace: entry.object_ref.namespace,
             name: entry.object_ref.name,
         },
     )

@@ -63,10 +63,10 @@ impl<'a> Crowd<'a> {
     /// Measures a Job that runs `init`, `plan` and `apply` in `image`, without the operator.
     pub async fn bare_job(&self, image: String, n: usize) -> Duration {
         let name = format!("floor{n}");
-        let script = "cp -r /alustan/module /work/module && cd /work/module && rm -rf .terraform zzz-alustan* && \
+        let script = "cp -r /alustan/module /scratch/module && cd /scratch/module && rm -rf .terraform zzz-alustan* && \
             cp -r /alustan/module/.terraform/modules .terraform/ 2>/dev/null; \
-            terraform init -input=false && terraform plan -input=false -out=/work/plan && \
-            terraform apply -input=false /work/plan";
+            terraform init -input=false && terraform plan -input=false -out=/scratch/plan && \
+            terraform apply -input=false /scratch/plan";
         let job: Job = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {"backoffLimit": 0, "template": {"spec": {
@@ -77,12 +77,12 @@ impl<'a> Crowd<'a> {
                         {"name": "TF_VAR_prefix", "value": name},
                         {"name": "TF_VAR_namespace", "value": self.scene.namespace},
                         {"name": "TF_IN_AUTOMATION", "value": "1"},
-                        {"name": "TF_CLI_CONFIG_FILE", "value": "/work/terraformrc"},
+                        {"name": "TF_CLI_CONFIG_FILE", "value": "/scratch/terraformrc"},
                     ],
                     "envFrom": [{"secretRef": {"name": CREDENTIALS}}],
-                    "volumeMounts": [{"name": "work", "mountPath": "/work"}],
+                    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
                 }],
-                "volumes": [{"name": "work", "emptyDir": {}}],
+                "volumes": [{"name": "scratch", "emptyDir": {}}],
                 "securityContext": {"fsGroup": 65532},
             }}},
         }))

@@ -29,8 +29,8 @@ use crate::runner_stand_in::{Refused, RunnerStandIn};
 
 pub(crate) use node::{node_selector, taint, toleration};
 
-/// Runs by namespace and name of the resource: the numbers of runs that reported an apply.
-pub(crate) type Applies = BTreeMap<(String, String), Vec<i64>>;
+/// Number of runs that reported an apply, by namespace and name of the resource.
+pub(crate) type Applies = BTreeMap<(String, String), usize>;
 
 /// Kubelet of the fake node. The node is removed with [`Self::stop`].
 pub(crate) struct FakeKubelet {
@@ -70,14 +70,14 @@ impl FakeKubelet {
         }
     }
 
-    /// Returns the runs that reported an apply so far.
+    /// Returns the number of runs that reported an apply so far, by resource.
     pub(crate) fn applies(&self) -> Applies {
         self.shared.applies.lock().clone()
     }
 
     /// Returns the number of applies so far.
     pub(crate) fn apply_count(&self) -> usize {
-        self.shared.applies.lock().values().map(Vec::len).sum()
+        self.shared.applies.lock().values().sum()
     }
 
     /// Returns the number of builds so far.
@@ -185,15 +185,12 @@ impl Shared {
         let identity = identity(pod)?;
         let client = self.cluster.client_with_token(self.token(pod).await?)?;
         let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
-        let (number, key) = (
-            identity.number,
-            (identity.namespace.clone(), identity.resource().to_owned()),
-        );
+        let key = (identity.namespace.clone(), identity.resource().to_owned());
         let kind = RunnerStandIn::new(secrets, identity)
             .execute(self.wait_while_held())
             .await?;
         if kind == RunKind::Apply {
-            self.applies.lock().entry(key).or_default().push(number);
+            *self.applies.lock().entry(key).or_default() += 1;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 mod aws;
 mod cluster_view;
 mod pushes;
-mod repositories;
+pub(crate) mod repositories;
 mod resources;
 mod stores;
 mod volumes;

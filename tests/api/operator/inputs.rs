@@ -79,7 +79,7 @@ async fn objects_of_a_kind_and_namespace_share_a_watch() {
     operator.keeps_to_its_role();
 }
 
-/// The caches of the operator's own objects have watches of their own.
+/// Separate watches fill the caches of the objects of the operator.
 #[tokio::test]
 async fn watches_of_named_secrets_exclude_objects_of_the_operator() {
     let operator = Operator::shared().await;

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::size::{self, Member, VARIABLES};
 use super::{CONCURRENCY, Calls, LABEL, OWNER, Scale, patience};
 use crate::Cluster;
+use crate::scene::repositories::write;
 
 /// Result of [`Scale::fill`].
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ impl Scale {
         let start = Instant::now();
         let members: Vec<_> = self.size.members().collect();
         self.each(&members, async |api, member| {
-            let tf = serde_json::from_value(member.resource(0)).expect("a resource");
+            let tf = serde_json::from_value(member.resource()).expect("a resource");
             let created = api.create(&PostParams::default(), &tf).await;
             created.expect("create the resource");
         })
@@ -86,12 +87,12 @@ impl Scale {
         for number in 0..self.size.repositories {
             let name = size::repository(number);
             commit(&self.cluster, &name, |folder| {
-                write(folder, "main.tf", &module(&name));
+                write(folder, &[("main.tf", &module(&name))]);
             })
             .await;
         }
         commit(&self.cluster, "real", |folder| {
-            write(folder, "main.tf", &module("real"));
+            write(folder, &[("main.tf", &module("real"))]);
         })
         .await;
         self.commit_monorepo(0).await;
@@ -104,14 +105,14 @@ impl Scale {
             let shared = format!(
                 "resource \"terraform_data\" \"shared\" {{ input = \"version {version}\" }}\n"
             );
-            write(folder, "modules/shared/main.tf", &shared);
+            write(folder, &[("modules/shared/main.tf", &shared)]);
             for number in 0..size.modules {
                 let path = size::module_path(number);
                 let mut text = module(&path);
                 if number < size.concerned() {
                     text.push_str("module \"shared\" { source = \"../shared\" }\n");
                 }
-                write(folder, &format!("{path}/main.tf"), &text);
+                write(folder, &[(&format!("{path}/main.tf"), &text)]);
             }
         })
         .await
@@ -134,19 +135,10 @@ impl Scale {
 
 /// Commits the files that `write` writes to the repository `name`, and reports the push to the operator. Returns the commit.
 async fn commit(cluster: &Cluster, name: &str, write: impl FnOnce(&Path)) -> String {
-    let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path());
-    let path = folder.path().to_str().expect("a path");
     let repository = format!("{OWNER}/{name}");
-    let commit = cluster.run("hack/git/new-repo", &[&repository, path]).await;
+    let commit = cluster.commit(&repository, write).await;
     cluster.report_push(&repository).await;
-    commit.trim().to_owned()
-}
-
-fn write(folder: &Path, path: &str, text: &str) {
-    let file = folder.join(path);
-    std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
-    std::fs::write(file, text).expect("a file");
+    commit
 }
 
 /// Returns the text of a module with [`VARIABLES`] variables, an object for each, and an output.

@@ -17,6 +17,7 @@ use kube::runtime::watcher::{self, watcher};
 
 use super::size::Member;
 use super::{OWNER, Scale, patience};
+use crate::fake_kubelet::Applies;
 use crate::installed_operator::{InstalledOperator, Memory};
 use crate::scene::until;
 use crate::{Request, Sender};
@@ -42,6 +43,12 @@ pub struct Calls {
 /// Returns `count / of`.
 pub fn ratio(count: usize, of: usize) -> f64 {
     to_float(count) / to_float(of)
+}
+
+/// Returns the number of applies of `member`.
+fn applies_of(member: Member, applies: &Applies) -> usize {
+    let key = (member.namespace(), member.name());
+    applies.get(&key).copied().unwrap_or_default()
 }
 
 fn to_float(count: usize) -> f64 {
@@ -88,8 +95,6 @@ pub struct Start {
 /// Window in which nothing changes.
 #[derive(Clone, Debug)]
 pub struct Idle {
-    /// Length of the window.
-    pub window: Duration,
     /// Writes of the operator, for example `patch secrets stack-00001-run`.
     pub writes: Vec<String>,
     /// Reads of the operator, without watches.
@@ -242,7 +247,6 @@ impl Scale {
                 .collect()
         };
         Idle {
-            window,
             writes: described(&Request::is_write),
             reads: described(&|request| !request.is_write() && request.verb != "watch"),
             cpu_seconds: operator.cpu_seconds() - before,
@@ -326,13 +330,9 @@ impl Scale {
         self.changed(&members, &before).await;
         let ready = start.elapsed();
         let now = self.kubelet.applies();
-        let count = |applies: &crate::fake_kubelet::Applies, member: &Member| {
-            let key = (member.namespace(), member.name());
-            applies.get(&key).map_or(0, Vec::len)
-        };
         let new: Vec<usize> = members
             .iter()
-            .map(|member| count(&now, member) - count(&applied, member))
+            .map(|member| applies_of(*member, &now) - applies_of(*member, &applied))
             .collect();
         Crash {
             active: members.len(),
@@ -407,11 +407,8 @@ impl Scale {
     pub fn applied_otherwise(&self, count: usize) -> usize {
         let applies = self.kubelet.applies();
         let bulk = self.size.members().filter(|member| !member.is_real());
-        bulk.filter(|member| {
-            let key = (member.namespace(), member.name());
-            applies.get(&key).map_or(0, Vec::len) != count
-        })
-        .count()
+        bulk.filter(|member| applies_of(*member, &applies) != count)
+            .count()
     }
 
     /// Returns the number of applies on the fake node.
@@ -452,7 +449,7 @@ impl JobTimes {
                     }
                     Ok(watcher::Event::InitDone) => {
                         if let Some(listed) = listed.take() {
-                            // Ignores an error: the receiver is gone if the measurement was given up.
+                            // Ignores an error: the receiver is dropped if the measurement has failed.
                             let _ = listed.send(());
                         }
                     }

@@ -98,14 +98,14 @@ impl Member {
         }
     }
 
-    /// Returns the resource. `generation` is a value of one variable.
-    pub(super) fn resource(self, generation: usize) -> Value {
+    /// Returns the resource.
+    pub(super) fn resource(self) -> Value {
         let (namespace, repository) = (self.namespace(), self.repository());
         let image = format!("registry.alustan.test:5000/{namespace}/{repository}");
         let mut spec = json!({
             "gitRepo": {"url": format!("https://git.alustan.test/{OWNER}/{repository}"), "branch": "main"},
             "containerRegistry": {"imageName": image},
-            "variables": variables(&self.name(), generation),
+            "variables": variables(&self.name(), 0),
             "driftDetection": {"interval": "24h"},
             "retry": {"minBackoff": "1s", "maxBackoff": "5s"},
         });

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{Counter, Scene, node};
+use crate::{Cluster, Counter, Scene, node};
 
 impl Scene {
     /// Commits `files` to the test's repository `name`. Returns the id of the commit.
@@ -14,15 +14,9 @@ impl Scene {
 
     /// Commits the files that `write` writes into a folder to `repository` (owner and name). Returns the id of the commit.
     pub async fn commit_with(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
-        let folder = tempfile::tempdir().expect("a folder");
-        write(folder.path());
-        let path = folder.path().to_str().expect("a path");
-        let commit = self
-            .cluster
-            .run("hack/git/new-repo", &[repository, path])
-            .await;
+        let commit = self.cluster.commit(repository, write).await;
         self.report_push(repository).await;
-        commit.trim().to_owned()
+        commit
     }
 
     /// Commits a module with one counted object to the repository `name`. Returns its counter.
@@ -86,8 +80,19 @@ impl Scene {
     }
 }
 
+impl Cluster {
+    /// Commits the files that `write` writes into a folder to `repository` (owner and name). Returns the id of the commit.
+    pub(crate) async fn commit(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        write(folder.path());
+        let path = folder.path().to_str().expect("a path");
+        let commit = self.run("hack/git/new-repo", &[repository, path]).await;
+        commit.trim().to_owned()
+    }
+}
+
 /// Writes `files` (path and text) into `folder`.
-fn write(folder: &Path, files: &[(&str, &str)]) {
+pub(crate) fn write(folder: &Path, files: &[(&str, &str)]) {
     for (path, text) in files {
         let file = folder.join(path);
         std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
