@@ -81,6 +81,11 @@ impl<'a> Crowd<'a> {
                     ],
                     "envFrom": [{"secretRef": {"name": CREDENTIALS}}],
                     "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                    // The same as of a run. Without requests, the kernel would prefer all other processes of the host.
+                    "resources": {
+                        "requests": {"cpu": "50m", "memory": "128Mi"},
+                        "limits": {"memory": "2Gi"},
+                    },
                 }],
                 "volumes": [{"name": "scratch", "emptyDir": {}}],
                 "securityContext": {"fsGroup": 65532},
