@@ -1,18 +1,23 @@
-//! Applies of many resources at once, and the same number of bare Jobs in the same image.
+//! Applies of many resources at once, and the same number of Jobs of the same image without the operator.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::wait::{await_condition, conditions};
 use serde_json::{Value, json};
 
 use crate::Scene;
+use crate::apply_phases::{Applies, ApplyPhases};
 
 /// Secret with the credentials of the module.
 const CREDENTIALS: &str = "bench-credentials";
+/// Label of the pods of bare Jobs.
+const BARE: &str = "bench-bare-job";
 /// Maximum duration of a bare Job.
 const DEADLINE: Duration = Duration::from_mins(3);
 
@@ -60,36 +65,43 @@ impl<'a> Crowd<'a> {
         )
     }
 
-    /// Measures a Job that runs `init`, `plan` and `apply` in `image`, without the operator.
-    pub async fn bare_job(&self, image: String, n: usize) -> Duration {
+    /// Command of a bare Job that runs `init`, `plan` and `apply` of the module in its image.
+    pub const APPLY: &'static str = "cp -r /alustan/module /scratch/module && cd /scratch/module && rm -rf .terraform zzz-alustan* && \
+        cp -r /alustan/module/.terraform/modules .terraform/ 2>/dev/null; \
+        terraform init -input=false && terraform plan -input=false -out=/scratch/plan && \
+        terraform apply -input=false /scratch/plan";
+    /// Command of a bare Job that does nothing: its duration is that of the pod alone.
+    pub const NOTHING: &'static str = "true";
+
+    /// Measures a Job that runs `command` in `image`, without the operator. `n` is its number among the Jobs that exist.
+    pub async fn bare_job(&self, image: &str, command: &str, n: usize) -> Duration {
         let name = format!("floor{n}");
-        let script = "cp -r /alustan/module /scratch/module && cd /scratch/module && rm -rf .terraform zzz-alustan* && \
-            cp -r /alustan/module/.terraform/modules .terraform/ 2>/dev/null; \
-            terraform init -input=false && terraform plan -input=false -out=/scratch/plan && \
-            terraform apply -input=false /scratch/plan";
         let job: Job = serde_json::from_value(json!({
             "metadata": {"name": name},
-            "spec": {"backoffLimit": 0, "template": {"spec": {
-                "restartPolicy": "Never",
-                "containers": [{
-                    "name": "terraform", "image": image, "command": ["bash", "-c", script],
-                    "env": [
-                        {"name": "TF_VAR_prefix", "value": name},
-                        {"name": "TF_VAR_namespace", "value": self.scene.namespace},
-                        {"name": "TF_IN_AUTOMATION", "value": "1"},
-                        {"name": "TF_CLI_CONFIG_FILE", "value": "/scratch/terraformrc"},
-                    ],
-                    "envFrom": [{"secretRef": {"name": CREDENTIALS}}],
-                    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-                    // The same as of a run. Without requests, the kernel would prefer all other processes of the host.
-                    "resources": {
-                        "requests": {"cpu": "50m", "memory": "128Mi"},
-                        "limits": {"memory": "2Gi"},
-                    },
-                }],
-                "volumes": [{"name": "scratch", "emptyDir": {}}],
-                "securityContext": {"fsGroup": 65532},
-            }}},
+            "spec": {"backoffLimit": 0, "template": {
+                "metadata": {"labels": {BARE: "true"}},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{
+                        "name": "terraform", "image": image, "command": ["bash", "-c", command],
+                        "env": [
+                            {"name": "TF_VAR_prefix", "value": name},
+                            {"name": "TF_VAR_namespace", "value": self.scene.namespace},
+                            {"name": "TF_IN_AUTOMATION", "value": "1"},
+                            {"name": "TF_CLI_CONFIG_FILE", "value": "/scratch/terraformrc"},
+                        ],
+                        "envFrom": [{"secretRef": {"name": CREDENTIALS}}],
+                        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                        // The same as of a run. Without requests, the kernel would prefer all other processes of the host.
+                        "resources": {
+                            "requests": {"cpu": "50m", "memory": "128Mi"},
+                            "limits": {"memory": "2Gi"},
+                        },
+                    }],
+                    "volumes": [{"name": "scratch", "emptyDir": {}}],
+                    "securityContext": {"fsGroup": 65532},
+                },
+            }},
         }))
         .expect("a Job");
         let api = self.scene.api::<Job>();
@@ -107,23 +119,30 @@ impl<'a> Crowd<'a> {
         time
     }
 
-    /// Measures [`Self::SIZE`] concurrent Jobs without the operator, which shows the limit of the host.
-    pub async fn bare_jobs(&self, image: &str) -> Duration {
-        let start = Instant::now();
-        let jobs = 0..Self::SIZE;
-        join_all(jobs.map(|n| self.bare_job(image.to_owned(), 100 + n))).await;
-        start.elapsed()
+    /// Measures [`Self::SIZE`] concurrent Jobs without the operator, which shows the limit of the host. Returns when their pods are deleted.
+    pub async fn bare_jobs(&self, image: &str, command: &str) -> Vec<Duration> {
+        let jobs = (0..Self::SIZE).map(|n| self.bare_job(image, command, 100 + n));
+        let times = join_all(jobs).await;
+        let pods = self.scene.api::<Pod>();
+        let bare = ListParams::default().labels(BARE);
+        self.scene
+            .until("no pod of a bare Job", async || {
+                let left = pods.list_metadata(&bare).await.ok()?;
+                left.items.is_empty().then_some(())
+            })
+            .await;
+        times
     }
 
-    /// Measures the time until [`Self::SIZE`] new resources are Ready. Their image is in the registry: that of repository `bench`.
-    pub async fn applies(&self) -> Duration {
-        let names: Vec<String> = (0..Self::SIZE).map(|n| format!("crowd{n}")).collect();
+    /// Measures the applies of [`Self::SIZE`] new resources. Their image is in the registry: that of repository `bench`.
+    pub async fn applies(&self) -> Applies {
+        let names: BTreeSet<String> = (0..Self::SIZE).map(|n| format!("crowd{n}")).collect();
+        let phases = ApplyPhases::watch(self.scene).await;
         let start = Instant::now();
-        join_all(names.iter().map(|name| async {
+        join_all(names.iter().map(async |name| {
             self.scene.apply(&self.resource(name, "bench")).await;
-            self.scene.ready(name).await;
         }))
         .await;
-        start.elapsed()
+        phases.ready(&names, start).await
     }
 }

@@ -11,6 +11,7 @@
 )]
 
 mod addresses;
+mod apply_phases;
 mod audit;
 mod canary;
 mod cluster;
@@ -34,6 +35,7 @@ mod terraform_registry;
 mod tls;
 
 pub use addresses::{host, node};
+pub use apply_phases::Applies;
 pub use audit::{AuditLog, Request, Sender};
 pub use canary::Canaries;
 pub use cluster::{Cluster, NetworkOutage, TAINT};

@@ -48,7 +48,10 @@ impl<'a> Bench<'a> {
         let built = self.with_build("Kaniko", "built").await;
         let appended = self.with_build("Append", "appended").await;
         let image = self.crowd.image("built0").await;
-        let floor = median(self.rounds(|n| self.crowd.bare_job(image.clone(), n)).await);
+        let floor = median(
+            self.rounds(|n| self.crowd.bare_job(&image, Crowd::APPLY, n))
+                .await,
+        );
         let present = self.rounds(|n| self.apply(n)).await;
         let mut report = Report { floor };
         println!("{:<48} {:>8} {:>8}", "median of 5", "ms", "ratio");
@@ -90,14 +93,25 @@ impl<'a> Bench<'a> {
             self.idle().await
         );
         println!("API calls of one apply: {}", calls(&self.calls().await));
-        let mut report = Report {
-            floor: self.crowd.bare_jobs(&image).await,
-        };
-        report.line(&format!("{} bare Jobs at once", Crowd::SIZE), report.floor);
-        report.line(
-            &format!("{} resources at once, all Ready", Crowd::SIZE),
-            self.crowd.applies().await,
-        );
+        self.at_once(&image).await;
+    }
+
+    /// Prints the durations of concurrent applies, by phase, and of as many Jobs without the operator.
+    async fn at_once(&self, image: &str) {
+        let nothing = self.crowd.bare_jobs(image, Crowd::NOTHING).await;
+        let bare = self.crowd.bare_jobs(image, Crowd::APPLY).await;
+        let applies = self.crowd.applies().await;
+        let title = format!("{} at once", Crowd::SIZE);
+        println!("{title:<48} {:>8} {:>8} {:>8}", "first", "median", "all");
+        spread("bare Jobs that run `true`", &nothing);
+        spread("bare Jobs that run init, plan and apply", &bare);
+        spread("resources, apply -> Ready", &applies.ready);
+        let last = |times: &[Duration]| times.iter().max().map_or(0.0, Duration::as_secs_f64);
+        let ratio = last(&applies.ready) / last(&bare);
+        println!("{:<66} {ratio:>8.2}", "resources : bare Jobs");
+        for (phase, times) in applies.phases {
+            spread(&format!("  {phase}"), &times);
+        }
     }
 
     async fn rounds<T, F: Future<Output = T>>(&self, round: impl Fn(usize) -> F) -> Vec<T> {
@@ -357,6 +371,14 @@ impl Report {
         let ratio = time.as_secs_f64() / self.floor.as_secs_f64();
         println!("{name:<48} {:>8} {ratio:>8.2}", time.as_millis());
     }
+}
+
+/// Prints minimum, median and maximum.
+fn spread(name: &str, times: &[Duration]) {
+    let millis = |time: Option<&Duration>| time.map_or(0, Duration::as_millis);
+    let (first, last) = (millis(times.iter().min()), millis(times.iter().max()));
+    let median = median(times.to_vec()).as_millis();
+    println!("{name:<48} {first:>8} {median:>8} {last:>8}");
 }
 
 fn part(rounds: &[Round], part: impl Fn(&Round) -> Duration) -> Vec<Duration> {
