@@ -1,6 +1,8 @@
 //! Format of a context in a registry, an OCI artifact with one layer, and of artifacts of modules that other programs push. Performs no I/O. See
 //! <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
 
+use std::fs::File;
+
 use serde::Deserialize;
 use serde_json::json;
 
@@ -33,12 +35,12 @@ pub enum ModuleFormat {
 }
 
 /// Content of the artifact of a module.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ModuleArtifact {
     /// Format of the content.
     pub format: ModuleFormat,
-    /// Content, verified against its digest.
-    pub content: bytes::Bytes,
+    /// Content, verified against its digest, in a temporary file at its start.
+    pub content: File,
 }
 
 /// Returns the tag of a context: `context-` and the first 16 digits of its digest.

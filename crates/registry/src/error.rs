@@ -123,6 +123,14 @@ pub enum Error {
         /// Error of the operating system, or how the file differs from the [`Layer`](crate::Layer).
         why: String,
     },
+    /// The folder for downloads cannot be written.
+    #[error("failed to write a download in {}: {why}; retried automatically", folder.display())]
+    DownloadFolder {
+        /// Path of the folder.
+        folder: PathBuf,
+        /// Error of the operating system.
+        why: String,
+    },
 }
 
 /// Category of a failed request.
@@ -168,6 +176,7 @@ impl Error {
             Self::BaseImageNotFound { .. } => Reason::BaseImageNotFound,
             Self::InvalidBaseImage { .. } => Reason::BaseImageUnsupported,
             Self::UploadFile { .. } => Reason::PrepareFailed,
+            Self::DownloadFolder { .. } => Reason::GitCacheUnusable,
         }
     }
 
@@ -183,7 +192,7 @@ impl Error {
             | Self::BaseImageNotFound { .. }
             | Self::InvalidBaseImage { .. }
             | Self::UploadFile { .. } => false,
-            Self::Setup { .. } | Self::Timeout { .. } => true,
+            Self::Setup { .. } | Self::Timeout { .. } | Self::DownloadFolder { .. } => true,
             Self::Request { failure, .. } => failure.is_transient(),
         }
     }

@@ -156,15 +156,17 @@ impl Registry {
         .await
     }
 
-    /// Pulls the artifact of a module by the digest of its manifest. Verifies the digests of manifest and content.
+    /// Pulls the artifact of a module by the digest of its manifest, into a temporary file in `folder`. Verifies the digests of manifest and
+    /// content.
     ///
     /// # Errors
-    /// Fails if the registry does not have the manifest, or if the artifact is not that of a module.
+    /// Fails if the registry does not have the manifest, if the artifact is not that of a module, or if `folder` cannot be written.
     pub async fn pull_module(
         &self,
         repository: &ImageName,
         manifest: &Digest,
         access: &Access,
+        folder: &Path,
     ) -> Result<ModuleArtifact, Error> {
         let image = ImageRef::by_digest(repository.clone(), manifest.clone());
         let call = self.call(
@@ -175,7 +177,7 @@ impl Registry {
             access,
         );
         call.with_session(self.shared.options.transfer_timeout, |session| {
-            call.pull_module(session, manifest)
+            call.pull_module(session, manifest, folder)
         })
         .await
     }

@@ -1,10 +1,12 @@
-//! Reads the files of an OCI artifact that contains a module, in memory. The content is untrusted: bounds its size and the number of its
-//! entries, and refuses links and paths that leave the folder.
+//! Unpacks an OCI artifact that contains a module. The contents of all files go into one temporary file. The artifact is untrusted: bounds its
+//! size and the number of its entries, and refuses links and paths that leave the folder.
 
 use std::collections::BTreeSet;
-use std::io::{self, Cursor, Read};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write as _};
+use std::path::Path;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use flate2::read::GzDecoder;
 use tar::{Archive, EntryType};
 use zip::ZipArchive;
@@ -12,9 +14,10 @@ use zip::ZipArchive;
 use crate::{
     cache::CacheOptions,
     error::Error,
-    files::{SourceFile, SourceFiles},
+    files::{FilePart, SourceFile, SourceFiles},
+    git::session::cache_error,
     repopath,
-    unpack::MAX_PATH_BYTES,
+    unpack::{MAX_PATH_BYTES, copy},
 };
 
 /// Maximum size of all tar headers and padding, in bytes: about 30,000 files.
@@ -51,42 +54,62 @@ impl Default for Limits {
     }
 }
 
-/// Returns the files in `content`. Blocks the current thread.
+/// Returns the files in `archive`, which is read from its current position. Their contents are in a temporary file in `folder`. Blocks the
+/// current thread.
 ///
 /// # Errors
 /// [`Error::InvalidArtifact`] if the content is damaged, or has an entry other than a file or folder, or with a path outside of the
-/// artifact. [`Error::ArtifactTooLarge`] if the content exceeds the limits of a context.
-pub fn artifact_files(format: ArtifactFormat, content: &[u8]) -> Result<SourceFiles, Error> {
-    read(format, content, Limits::default())
+/// artifact. [`Error::ArtifactTooLarge`] if the content exceeds the limits of a context. [`Error::Cache`] if `folder` cannot be written.
+pub fn artifact_files(
+    format: ArtifactFormat,
+    archive: &File,
+    folder: &Path,
+) -> Result<SourceFiles<FilePart>, Error> {
+    read(format, archive, folder, Limits::default())
 }
 
-fn read(format: ArtifactFormat, content: &[u8], limits: Limits) -> Result<SourceFiles, Error> {
+fn read(
+    format: ArtifactFormat,
+    archive: &File,
+    folder: &Path,
+    limits: Limits,
+) -> Result<SourceFiles<FilePart>, Error> {
+    let unwritable = |error| cache_error("unpack an artifact in", folder, error);
+    let contents = Arc::new(tempfile::tempfile_in(folder).map_err(unwritable)?);
     let mut reading = Reading {
         limits,
+        folder,
+        contents: BufWriter::new(contents),
         bytes: 0,
         entries: 0,
         files: SourceFiles::new(),
     };
     match format {
-        ArtifactFormat::TarGzip => reading.tar(content)?,
-        ArtifactFormat::Zip => reading.zip(content)?,
+        ArtifactFormat::TarGzip => reading.tar(archive)?,
+        ArtifactFormat::Zip => reading.zip(archive)?,
     }
+    reading.contents.flush().map_err(unwritable)?;
     check_parents(&reading.files)?;
     Ok(reading.files)
 }
 
-struct Reading {
+struct Reading<'a> {
     limits: Limits,
+    folder: &'a Path,
+    /// Contents of all files so far.
+    contents: BufWriter<Arc<File>>,
+    /// Number of bytes in `contents`.
     bytes: u64,
     entries: u64,
-    files: SourceFiles,
+    files: SourceFiles<FilePart>,
 }
 
-impl Reading {
-    fn tar(&mut self, content: &[u8]) -> Result<(), Error> {
+impl Reading<'_> {
+    fn tar(&mut self, archive: &File) -> Result<(), Error> {
         // The tar reader reads a long name into memory, whatever its size.
         let most = self.limits.bytes.saturating_add(MAX_HEADER_BYTES);
-        let mut archive = Archive::new(GzDecoder::new(content).take(most));
+        let decoder = GzDecoder::new(BufReader::new(archive));
+        let mut archive = Archive::new(decoder.take(most));
         for entry in archive.entries().map_err(damaged)? {
             let mut entry = entry.map_err(damaged)?;
             self.count()?;
@@ -107,11 +130,11 @@ impl Reading {
         Ok(())
     }
 
-    fn zip(&mut self, content: &[u8]) -> Result<(), Error> {
+    fn zip(&mut self, archive: &File) -> Result<(), Error> {
         const KIND: u32 = 0o170_000;
         const FILE: u32 = 0o100_000;
         const FOLDER: u32 = 0o040_000;
-        let mut archive = ZipArchive::new(Cursor::new(content)).map_err(damaged)?;
+        let mut archive = ZipArchive::new(BufReader::new(archive)).map_err(damaged)?;
         for index in 0..archive.len() {
             self.count()?;
             let mut entry = archive.by_index(index).map_err(damaged)?;
@@ -143,16 +166,21 @@ impl Reading {
             return Err(refused(b"", "has an empty path"));
         }
         let remaining = self.limits.bytes - self.bytes;
-        let mut content = Vec::new();
         let mut bounded = reader.take(remaining.saturating_add(1));
-        let size = bounded.read_to_end(&mut content).map_err(damaged)? as u64;
+        let unwritable = |error| cache_error("unpack an artifact in", self.folder, error);
+        let size = copy(&mut bounded, &mut self.contents, damaged, unwritable)?;
         if size > remaining {
             return Err(too_large(self.limits.bytes, "bytes"));
         }
+        let content = FilePart {
+            file: self.contents.get_ref().clone(),
+            offset: self.bytes,
+            size,
+        };
         self.bytes += size;
         let file = SourceFile {
             executable,
-            content: Bytes::from(content),
+            content,
         };
         match self.files.insert(path.clone(), file) {
             None => Ok(()),
@@ -184,7 +212,7 @@ fn checked_path(path: &[u8]) -> Result<String, Error> {
 }
 
 /// Refuses a file whose path is also the folder of another file.
-fn check_parents(files: &SourceFiles) -> Result<(), Error> {
+fn check_parents(files: &SourceFiles<FilePart>) -> Result<(), Error> {
     let mut folders = BTreeSet::new();
     for path in files.keys() {
         let mut folder = repopath::parent(path);
@@ -220,8 +248,10 @@ fn too_large(limit: u64, unit: &'static str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Cursor, Seek as _};
 
+    use allocation_counter::measure;
+    use bytes::Bytes;
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use rstest::rstest;
@@ -230,6 +260,8 @@ mod tests {
     use zip::write::SimpleFileOptions;
 
     use super::*;
+    use crate::context::ContextSpec;
+    use crate::files::{FileContent as _, pack_files};
 
     const FILE: EntryType = EntryType::Regular;
 
@@ -261,6 +293,29 @@ mod tests {
         archive.finish().unwrap().into_inner()
     }
 
+    fn stored(content: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(content).unwrap();
+        file.rewind().unwrap();
+        file
+    }
+
+    fn files(format: ArtifactFormat, content: &[u8]) -> Result<SourceFiles<FilePart>, Error> {
+        files_within(format, content, Limits::default())
+    }
+
+    fn files_within(
+        format: ArtifactFormat,
+        content: &[u8],
+        limits: Limits,
+    ) -> Result<SourceFiles<FilePart>, Error> {
+        read(format, &stored(content), &std::env::temp_dir(), limits)
+    }
+
+    fn text(file: &SourceFile<FilePart>) -> String {
+        std::io::read_to_string(file.content.reader()).unwrap()
+    }
+
     #[test]
     fn artifact_of_flux_is_read() {
         let content = tar_gzip(&[
@@ -269,18 +324,20 @@ mod tests {
             (FILE, "./net/main.tf", b"a"),
             (FILE, "run.sh", b"b"),
         ]);
-        let files = artifact_files(ArtifactFormat::TarGzip, &content).unwrap();
+        let files = files(ArtifactFormat::TarGzip, &content).unwrap();
         let paths: Vec<_> = files.keys().collect();
         assert_eq!(paths, ["net/main.tf", "run.sh"]);
-        assert_eq!(&files["net/main.tf"].content[..], b"a");
+        assert_eq!(text(&files["net/main.tf"]), "a");
+        assert_eq!(text(&files["run.sh"]), "b");
         assert!(files["run.sh"].executable);
     }
 
     #[test]
     fn module_package_of_opentofu_is_read() {
         let content = zipped(&[("net/main.tf", 0o644, b"a"), ("run.sh", 0o755, b"b")]);
-        let files = artifact_files(ArtifactFormat::Zip, &content).unwrap();
-        assert_eq!(&files["net/main.tf"].content[..], b"a");
+        let files = files(ArtifactFormat::Zip, &content).unwrap();
+        assert_eq!(text(&files["net/main.tf"]), "a");
+        assert_eq!(text(&files["run.sh"]), "b");
         assert!(files["run.sh"].executable && !files["net/main.tf"].executable);
     }
 
@@ -300,11 +357,11 @@ mod tests {
         #[case] kind: EntryType,
     ) {
         let content = tar_gzip(&[(kind, path, b"")]);
-        let error = artifact_files(ArtifactFormat::TarGzip, &content).unwrap_err();
+        let error = files(ArtifactFormat::TarGzip, &content).unwrap_err();
         assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
         if kind == FILE {
             let content = zipped(&[(path, 0o644, b"")]);
-            let error = artifact_files(ArtifactFormat::Zip, &content).unwrap_err();
+            let error = files(ArtifactFormat::Zip, &content).unwrap_err();
             assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
         }
     }
@@ -317,7 +374,7 @@ mod tests {
             .add_symlink("main.tf", "/etc/passwd", options)
             .unwrap();
         let content = archive.finish().unwrap().into_inner();
-        let error = artifact_files(ArtifactFormat::Zip, &content).unwrap_err();
+        let error = files(ArtifactFormat::Zip, &content).unwrap_err();
         assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
     }
 
@@ -327,7 +384,7 @@ mod tests {
             [(FILE, "a", &b""[..]), (FILE, "./a", b"")],
             [(FILE, "a", b""), (FILE, "a/b/c", b"")],
         ] {
-            let error = artifact_files(ArtifactFormat::TarGzip, &tar_gzip(&entries)).unwrap_err();
+            let error = files(ArtifactFormat::TarGzip, &tar_gzip(&entries)).unwrap_err();
             assert_eq!(error.reason().as_str(), "ArtifactInvalid");
         }
     }
@@ -355,10 +412,10 @@ mod tests {
             ]
         };
         for (format, content) in bomb(1) {
-            assert!(read(format, &content, limits).is_ok());
+            assert!(files_within(format, &content, limits).is_ok());
         }
         for (format, content) in bomb(2) {
-            let error = read(format, &content, limits).unwrap_err();
+            let error = files_within(format, &content, limits).unwrap_err();
             assert!(
                 error.to_string().contains("more than 1000 bytes"),
                 "{error}"
@@ -366,7 +423,7 @@ mod tests {
         }
         let paths = ["a", "b", "c", "d"];
         let many: Vec<_> = paths.iter().map(|path| (FILE, *path, &b""[..])).collect();
-        let error = read(ArtifactFormat::TarGzip, &tar_gzip(&many), limits).unwrap_err();
+        let error = files_within(ArtifactFormat::TarGzip, &tar_gzip(&many), limits).unwrap_err();
         assert!(error.to_string().contains("more than 3 entries"), "{error}");
     }
 
@@ -380,7 +437,7 @@ mod tests {
             bytes: 0,
             entries: u64::MAX,
         };
-        let error = read(ArtifactFormat::TarGzip, &tar_gzip(&entries), limits).unwrap_err();
+        let error = files_within(ArtifactFormat::TarGzip, &tar_gzip(&entries), limits).unwrap_err();
         assert!(matches!(error, Error::ArtifactTooLarge { .. }), "{error}");
     }
 
@@ -389,9 +446,84 @@ mod tests {
         let whole = tar_gzip(&[(FILE, "main.tf", &[7; 4000])]);
         for content in [&b"nonsense"[..], &whole[..whole.len() / 2], b""] {
             for format in [ArtifactFormat::TarGzip, ArtifactFormat::Zip] {
-                let error = artifact_files(format, content).unwrap_err();
+                let error = files(format, content).unwrap_err();
                 assert_eq!(error.reason().as_str(), "ArtifactInvalid", "{error}");
             }
         }
+    }
+
+    #[test]
+    fn context_of_an_artifact_is_that_of_its_files() {
+        let module = "module \"a\" {\n  source = \"../a\"\n}\n";
+        let texts = [
+            ("net/main.tf", module),
+            ("other.tf", "1"),
+            ("a/main.tf", "# 22"),
+        ];
+        let tar: Vec<_> = texts
+            .iter()
+            .map(|(path, text)| (FILE, *path, text.as_bytes()))
+            .collect();
+        let in_memory = texts
+            .iter()
+            .map(|(path, text)| {
+                let file = SourceFile {
+                    executable: true,
+                    content: Bytes::from_static(text.as_bytes()),
+                };
+                ((*path).to_owned(), file)
+            })
+            .collect();
+        let spec = ContextSpec {
+            path: Some("net".to_owned()),
+            ..ContextSpec::default()
+        };
+        let folder = std::env::temp_dir();
+        let on_disk = files(ArtifactFormat::TarGzip, &tar_gzip(&tar)).unwrap();
+        let context = pack_files(&on_disk, &spec, &folder).unwrap();
+        assert_eq!(context.files, 2);
+        let expected = pack_files(&in_memory, &spec, &folder).unwrap();
+        assert_eq!(context.digest, expected.digest);
+    }
+
+    /// Packs an artifact of 60 MiB, and returns the most heap memory that this takes, in bytes.
+    fn memory_of(format: ArtifactFormat, bytes: &[u8]) -> u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = stored(bytes);
+        let spec = ContextSpec {
+            include: vec![String::new()],
+            ..ContextSpec::default()
+        };
+        let memory = measure(|| {
+            let files = artifact_files(format, &archive, folder.path()).unwrap();
+            let context = pack_files(&files, &spec, folder.path()).unwrap();
+            assert_eq!((context.files, context.uncompressed), (30, 60 << 20));
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        println!("{format:?}: {} KiB", memory.bytes_max >> 10);
+        memory.bytes_max
+    }
+
+    #[test]
+    fn large_artifact_is_packed_in_little_memory() {
+        let large = vec![7; 2 << 20];
+        let names: Vec<String> = (0..30).map(|number| format!("big/{number}")).collect();
+        let tar: Vec<_> = names.iter().map(|name| (FILE, &**name, &*large)).collect();
+        let zip: Vec<_> = names.iter().map(|name| (&**name, 0o644, &*large)).collect();
+        assert!(memory_of(ArtifactFormat::TarGzip, &tar_gzip(&tar)) < 2 << 20);
+        assert!(memory_of(ArtifactFormat::Zip, &zipped(&zip)) < 2 << 20);
+    }
+
+    #[test]
+    fn folder_that_cannot_be_written_is_an_error_of_the_cache() {
+        let content = tar_gzip(&[(FILE, "main.tf", b"")]);
+        let missing = Path::new("/nonexistent");
+        let error = artifact_files(ArtifactFormat::TarGzip, &stored(&content), missing);
+        let error = error.unwrap_err();
+        assert_eq!(
+            (error.reason().as_str(), error.is_transient()),
+            ("GitCacheUnusable", true),
+            "{error}"
+        );
     }
 }

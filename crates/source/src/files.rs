@@ -1,6 +1,9 @@
 //! Packs files that are not in git, for example files in a resource or of an artifact, into a context.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,40 +22,101 @@ use crate::{
 
 /// A file of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceFile {
+pub struct SourceFile<C = Bytes> {
     /// Whether the file is executable.
     pub executable: bool,
     /// Content of the file.
-    pub content: Bytes,
+    pub content: C,
 }
 
 /// Files of a module, by path from the root of the source. A path has no empty component, no `.` and no `..`.
-pub type SourceFiles = BTreeMap<String, SourceFile>;
+pub type SourceFiles<C = Bytes> = BTreeMap<String, SourceFile<C>>;
+
+/// Content of a file of a module, in memory or on disk.
+pub trait FileContent {
+    /// Returns the size of the content, in bytes.
+    fn size(&self) -> u64;
+
+    /// Returns a reader of the content.
+    fn reader(&self) -> impl Read;
+}
+
+impl FileContent for Bytes {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn reader(&self) -> impl Read {
+        &**self
+    }
+}
+
+/// Content on disk: a part of a temporary file with the contents of many files.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    pub(crate) file: Arc<File>,
+    /// Position of the first byte in `file`.
+    pub(crate) offset: u64,
+    /// Size of the content, in bytes.
+    pub(crate) size: u64,
+}
+
+impl FileContent for FilePart {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn reader(&self) -> impl Read {
+        let Self { file, offset, size } = self;
+        let reader = ReaderAt {
+            file,
+            offset: *offset,
+        };
+        reader.take(*size)
+    }
+}
+
+/// Reads a file from `offset`, without the position of the file, which all contents in it share.
+struct ReaderAt<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for ReaderAt<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
 
 /// Packs the files that the module at [`ContextSpec::path`] needs, like [`GitCache::fetch_context`](crate::GitCache::fetch_context). The packed
 /// context is a temporary file in `folder`.
 ///
 /// # Errors
-/// If the module is invalid, if its files exceed the limits of a context, or if `folder` cannot be written.
-pub fn pack_files(
-    files: &SourceFiles,
+/// If the module is invalid, if its files exceed the limits of a context, or if a content cannot be read or `folder` cannot be written.
+pub fn pack_files<C: FileContent>(
+    files: &SourceFiles<C>,
     spec: &ContextSpec,
     folder: &Path,
 ) -> Result<Context, Error> {
     let path = spec.folder()?;
-    let selection = select(files, spec, &path)?;
+    let unusable = |source| cache_error("pack a context in", folder, source);
+    let selection = select(files, spec, &path, unusable)?;
     let packed = packed::pack(folder, |archive| {
         selection
             .entries
             .keys()
             .filter_map(|path| Some((path, files.get(path)?)))
             .try_for_each(|(path, file)| {
-                let size = file.content.len() as u64;
-                archive.add_file(path, file.executable, size, &*file.content)
+                let SourceFile {
+                    executable,
+                    content,
+                } = file;
+                archive.add_file(path, *executable, content.size(), content.reader())
             })
     });
-    let PackedContext { digest, size, file } =
-        packed.map_err(|source| cache_error("pack a context in", folder, source))?;
+    let PackedContext { digest, size, file } = packed.map_err(unusable)?;
     Ok(Context {
         digest,
         size,
@@ -66,11 +130,18 @@ pub fn pack_files(
     })
 }
 
-fn select(files: &SourceFiles, spec: &ContextSpec, path: &str) -> Result<Selection, Error> {
-    let tree = Tree::of_files(files.iter().map(|(path, file)| {
-        let size = file.content.len() as u64;
-        (path.clone(), file.executable, size)
-    }));
+/// Selects the files of the module in the folder `path`. `unreadable`: returns the error of a content that cannot be read.
+fn select<C: FileContent>(
+    files: &SourceFiles<C>,
+    spec: &ContextSpec,
+    path: &str,
+    unreadable: impl Fn(io::Error) -> Error,
+) -> Result<Selection, Error> {
+    let tree = Tree::of_files(
+        files
+            .iter()
+            .map(|(path, file)| (path.clone(), file.executable, file.content.size())),
+    );
     let mut closure = Closure::new(Arc::new(tree), false);
     closure.start(path, &spec.includes()?, spec.wrapper)?;
     spec.valid_var_files()?
@@ -82,9 +153,14 @@ fn select(files: &SourceFiles, spec: &ContextSpec, path: &str) -> Result<Selecti
             break;
         }
         for file in requests {
-            let content = files.get(&file.object).map(|file| &file.content);
-            let facts = module::read(&file.path, content.map_or(&[][..], |content| content));
-            closure.supply(&file, &facts)?;
+            let mut text = Vec::new();
+            if let Some(SourceFile { content, .. }) = files.get(&file.path) {
+                content
+                    .reader()
+                    .read_to_end(&mut text)
+                    .map_err(&unreadable)?;
+            }
+            closure.supply(&file, &module::read(&file.path, &text))?;
         }
     }
     let limits = CacheOptions::default();

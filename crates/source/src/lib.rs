@@ -38,7 +38,7 @@ pub use context::{Allows, Context, ContextDigest, ContextSpec, Newest};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};
 pub use fair_semaphore::{FairSemaphore, Permit};
-pub use files::{SourceFile, SourceFiles, pack_files};
+pub use files::{FileContent, FilePart, SourceFile, SourceFiles, pack_files};
 pub use git::GitAccess;
 pub use known_hosts::BUILT_IN_KNOWN_HOSTS;
 pub use module::facts::is_host_path;

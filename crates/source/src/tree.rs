@@ -109,12 +109,12 @@ impl Tree {
         })
     }
 
-    /// Returns the tree of files with their executable bits and sizes. The object id of a file is its path.
+    /// Returns the tree of files with their executable bits and sizes, without object ids.
     pub(crate) fn of_files(files: impl Iterator<Item = (String, bool, u64)>) -> Self {
         let entries = files.map(|(path, executable, size)| {
             let entry = Entry {
                 kind: Kind::File { executable },
-                object: path.clone(),
+                object: String::new(),
                 size,
             };
             (path, entry)

@@ -188,7 +188,8 @@ impl Unpacking {
         self.bytes += copy(
             &mut entry.take(remaining.saturating_add(1)),
             &mut file,
-            &target,
+            UnpackError::Damaged,
+            |source| write_error(&target, source),
         )?;
         if self.bytes > limit {
             return Err(UnpackError::TooLarge {
@@ -278,18 +279,23 @@ fn check_path(path: &Path) -> Result<(), UnpackError> {
     Ok(())
 }
 
-/// Copies `from` to `to`. Returns [`UnpackError::Damaged`] for read errors and [`UnpackError::Write`] for write errors.
-fn copy(from: &mut impl Read, to: &mut impl io::Write, path: &Path) -> Result<u64, UnpackError> {
+/// Copies `from` to `to`. Returns the number of bytes, or the error that `read_error` or `write_error` makes of an error.
+pub(crate) fn copy<E>(
+    from: &mut impl Read,
+    to: &mut impl io::Write,
+    read_error: impl Fn(io::Error) -> E,
+    write_error: impl Fn(io::Error) -> E,
+) -> Result<u64, E> {
     let mut chunk = vec![0; 64 * 1024];
     let mut total = 0;
     loop {
-        let read = from.read(&mut chunk).map_err(UnpackError::Damaged)?;
+        let read = from.read(&mut chunk).map_err(&read_error)?;
         if read == 0 {
             return Ok(total);
         }
         total += read as u64;
         to.write_all(chunk.get(..read).unwrap_or_default())
-            .map_err(|source| write_error(path, source))?;
+            .map_err(&write_error)?;
     }
 }
 

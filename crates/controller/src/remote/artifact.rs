@@ -21,13 +21,14 @@ use crate::remote::packing::{revision_moved, run_blocking};
 use crate::remote::polled_cache::PollInterval;
 use crate::remote::queries::{access_without_identity, identity, requested, store_and_describe};
 
-/// Maximum number of artifacts that are pulled concurrently, at most half of them for one namespace. A pulled artifact takes up to 16 MiB of memory.
+/// Maximum number of artifacts that are pulled concurrently, at most half of them for one namespace. A pulled artifact takes up to 16 MiB of
+/// the cache volume.
 const MAX_CONCURRENT_PULLS: usize = 8;
 
 /// Limits on concurrent work on artifacts. All namespaces have equal shares of the limits.
 pub(crate) struct ArtifactLimits {
     pulls: Arc<FairSemaphore>,
-    /// One permit: an unpacked artifact takes up to 80 MiB of memory.
+    /// One permit: the paths of an artifact take up to 42 MiB of memory, and its files up to 64 MiB of the cache volume.
     unpacking: Arc<FairSemaphore>,
 }
 
@@ -192,7 +193,10 @@ impl Artifact {
             Digest::parse(&revision::of_digest(digits)).map_err(|error| invalid(&error))?;
         let tenant = self.tenant.as_str().into();
         let _pull = limits.pulls.acquire(&tenant).await;
-        let pulled = client.pull_module(&self.name, &digest, &self.access).await;
+        let folder = contexts.folder().to_owned();
+        let pulled = client
+            .pull_module(&self.name, &digest, &self.access, &folder)
+            .await;
         let ModuleArtifact { format, content } = pulled.map_err(|error| registry(FIELD, &error))?;
         let format = match format {
             ModuleFormat::TarGzip => ArtifactFormat::TarGzip,
@@ -200,10 +204,9 @@ impl Artifact {
         };
         let unpacking = limits.unpacking.acquire(&tenant).await;
         let (spec, digits) = (self.spec.clone(), digits.to_owned());
-        let folder = contexts.folder().to_owned();
         run_blocking(move || {
             let _permit = unpacking;
-            artifact_files(format, &content)
+            artifact_files(format, &content, &folder)
                 .and_then(|files| pack_files(&files, &spec, &folder))
                 .map_err(|error| at_digest(FIELD, &digits, &error))
         })

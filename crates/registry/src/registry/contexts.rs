@@ -1,14 +1,15 @@
 //! Requests digests of images. Pushes and pulls contexts, and pulls artifacts of modules.
 
-use std::{path::Path, sync::Arc};
+use std::{fs::File, io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use reqwest::{Method, RequestBuilder, header};
+use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 
 use super::{
     authenticated_call::Call,
     blobs::{CONTENT_DIGEST, Repository},
-    requests::{MANIFEST, MANIFESTS},
+    requests::{Body, MANIFEST, MANIFESTS},
     session::Session,
     upload_content::{self, in_memory},
 };
@@ -55,12 +56,10 @@ impl Call<'_> {
 
     /// Computes the digest of a manifest while reading it, so that the manifest is not kept in memory.
     async fn digest_of_manifest(&self, request: RequestBuilder) -> Result<Digest, Error> {
-        let mut response = self.open(request).await?;
+        let mut body = Body::open(self, request, MANIFEST).await?;
         let mut hasher = Hasher::sha256();
-        let take = |chunk: &[u8]| hasher.update(chunk);
-        let size = self.begin_chunks(&mut response, MANIFEST, take).await?;
-        if size > MANIFEST {
-            return Err(self.too_large(MANIFEST));
+        while let Some(chunk) = body.chunk().await? {
+            hasher.update(&chunk);
         }
         Ok(hasher.finish())
     }
@@ -121,30 +120,56 @@ impl Call<'_> {
         Ok(content.into())
     }
 
-    /// Pulls the artifact of a module by the digest of its manifest. Verifies the digests of manifest and content.
+    /// Pulls the artifact of a module by the digest of its manifest, into a temporary file in `folder`. Verifies the digests of manifest and
+    /// content.
     pub(super) async fn pull_module(
         &self,
         session: Arc<Session>,
         manifest: &Digest,
+        folder: &Path,
     ) -> Result<ModuleArtifact, Error> {
         let path = format!("manifests/{manifest}");
         let request = session
             .request(Method::GET, &path)
             .header(header::ACCEPT, MANIFESTS.join(", "));
         let bytes = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
-        self.check_module(&bytes, manifest)?;
+        let mut hasher = manifest.hasher();
+        hasher.update(&bytes);
+        self.check_module(hasher, manifest)?;
         let (format, layer) = artifact::module_layer(&self.subject, &bytes)?;
         let request = session.request(Method::GET, &format!("blobs/{layer}"));
-        let content = self.send_bounded(request, MODULE_BYTES).await?.body;
-        self.check_module(&content, &layer)?;
-        Ok(ModuleArtifact {
-            format,
-            content: content.into(),
-        })
+        let content = self.download(request, &layer, folder).await?;
+        Ok(ModuleArtifact { format, content })
     }
 
-    fn check_module(&self, content: &[u8], digest: &Digest) -> Result<(), Error> {
-        if digest.matches(content) {
+    /// Downloads the blob `layer` into a temporary file in `folder`, and verifies its digest.
+    async fn download(
+        &self,
+        request: RequestBuilder,
+        layer: &Digest,
+        folder: &Path,
+    ) -> Result<File, Error> {
+        let unwritable = |error: io::Error| Error::DownloadFolder {
+            folder: folder.to_owned(),
+            why: error.to_string(),
+        };
+        let mut body = Body::open(self, request, MODULE_BYTES).await?;
+        let file = tempfile::tempfile_in(folder).map_err(unwritable)?;
+        let mut file = tokio::fs::File::from_std(file);
+        let mut hasher = layer.hasher();
+        while let Some(chunk) = body.chunk().await? {
+            hasher.update(&chunk);
+            file.write_all(&chunk).await.map_err(unwritable)?;
+        }
+        self.check_module(hasher, layer)?;
+        file.flush().await.map_err(unwritable)?;
+        file.rewind().await.map_err(unwritable)?;
+        Ok(file.into_std().await)
+    }
+
+    /// Verifies the digest of the content that `hasher` has read.
+    fn check_module(&self, hasher: Hasher, digest: &Digest) -> Result<(), Error> {
+        if hasher.finish() == *digest {
             return Ok(());
         }
         Err(Error::InvalidArtifact {

@@ -1,5 +1,6 @@
 //! Sends requests to one repository. Bounds the size of responses.
 
+use bytes::Bytes;
 use reqwest::{RequestBuilder, Response, header};
 
 use super::{authenticated_call::Call, session::is_of_registry};
@@ -89,37 +90,62 @@ impl Call<'_> {
     /// Reads the body. Stops after the chunk with which the body exceeds `limit` bytes.
     async fn begin_body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
-        let take = |chunk: &[u8]| body.extend_from_slice(chunk);
-        self.begin_chunks(response, limit, take).await?;
+        while body.len() <= limit
+            && let Some(chunk) = self.chunk(response).await?
+        {
+            body.extend_from_slice(&chunk);
+        }
         Ok(body)
     }
 
-    /// Passes the body to `take` in chunks. Stops after the chunk with which the body exceeds `limit` bytes. Returns the number of bytes
-    /// that were passed to `take`.
-    pub(super) async fn begin_chunks(
-        &self,
-        response: &mut Response,
-        limit: usize,
-        mut take: impl FnMut(&[u8]),
-    ) -> Result<usize, Error> {
-        let mut size = 0;
-        while size <= limit
-            && let Some(chunk) = response
-                .chunk()
-                .await
-                .map_err(|error| self.transport_error(&error))?
-        {
-            size += chunk.len();
-            take(&chunk);
-        }
-        Ok(size)
+    async fn chunk(&self, response: &mut Response) -> Result<Option<Bytes>, Error> {
+        response
+            .chunk()
+            .await
+            .map_err(|error| self.transport_error(&error))
     }
 
-    pub(super) fn too_large(&self, limit: usize) -> Error {
+    fn too_large(&self, limit: usize) -> Error {
         self.refused(
             Failure::Other,
             format!("the response is larger than {limit} bytes"),
         )
+    }
+}
+
+/// Body of a response, in chunks.
+pub(super) struct Body<'a> {
+    call: &'a Call<'a>,
+    response: Response,
+    /// Maximum size of the body, in bytes.
+    limit: usize,
+    /// Size of the chunks so far, in bytes.
+    size: usize,
+}
+
+impl<'a> Body<'a> {
+    /// Sends `request`. Fails if the status of the response is not a success. `limit`: maximum size of the body, in bytes.
+    pub(super) async fn open(
+        call: &'a Call<'a>,
+        request: RequestBuilder,
+        limit: usize,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            call,
+            response: call.open(request).await?,
+            limit,
+            size: 0,
+        })
+    }
+
+    /// Returns the next chunk; `None` at the end. Fails if the body exceeds its maximum size.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        let chunk = self.call.chunk(&mut self.response).await?;
+        self.size += chunk.as_ref().map_or(0, Bytes::len);
+        if self.size > self.limit {
+            return Err(self.call.too_large(self.limit));
+        }
+        Ok(chunk)
     }
 }
 
