@@ -111,11 +111,11 @@ impl Operator {
         let list =
             ListParams::default().labels(&format!("{}={}", labels::NAMESPACE, tenant.namespace));
         let (jobs, secrets) = (self.builds::<Job>().await, self.builds::<Secret>().await);
-        until("a build and what is lent to it", async || {
+        until("a build and its Secret", async || {
             let job = jobs.list(&list).await.unwrap().items.pop();
-            let lent = secrets.list(&list).await.unwrap().items.pop();
+            let build_secret = secrets.list(&list).await.unwrap().items.pop();
             let message = tenant.raw().get("web").await.unwrap().data["status"]["message"].clone();
-            job.zip(lent).ok_or_else(|| message.to_string())
+            job.zip(build_secret).ok_or_else(|| message.to_string())
         })
         .await
     }
@@ -150,23 +150,26 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
     let (one, other) = (operator.tenant("one").await, operator.tenant("other").await);
 
     // The tenants `one` and `other` have the same repository, image and resource name, but share no build.
-    let (job, lent) = operator.build(&one).await;
-    let (job_of_other, lent_to_other) = operator.build(&other).await;
+    let (job, build_secret) = operator.build(&one).await;
+    let (job_of_other, secret_of_other) = operator.build(&other).await;
     assert_ne!(job.name_any(), job_of_other.name_any());
-    for (user, job, lent) in [
-        ("one", &job, &lent),
-        ("other", &job_of_other, &lent_to_other),
+    for (user, job, build_secret) in [
+        ("one", &job, &build_secret),
+        ("other", &job_of_other, &secret_of_other),
     ] {
-        assert_eq!(lent.name_any(), job.name_any());
-        assert_eq!(lent.immutable, Some(true));
-        assert_eq!(lent.labels()[COMPONENT], Component::Lent.as_str());
-        let owners: Vec<_> = lent
+        assert_eq!(build_secret.name_any(), job.name_any());
+        assert_eq!(build_secret.immutable, Some(true));
+        assert_eq!(
+            build_secret.labels()[COMPONENT],
+            Component::BuildSecret.as_str()
+        );
+        let owners: Vec<_> = build_secret
             .owner_references()
             .iter()
             .map(|owner| owner.uid.clone())
             .collect();
         assert_eq!(owners, [job.uid().unwrap()]);
-        let data = lent.data.clone().unwrap();
+        let data = build_secret.data.clone().unwrap();
         assert_eq!(
             data.keys().collect::<Vec<_>>(),
             [".dockerconfigjson", "lent"]
@@ -175,7 +178,10 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
         let login = STANDARD.encode(format!("{user}:short"));
         assert!(config.contains(&login), "{config}");
         let pod = job.spec.clone().unwrap().template.spec.unwrap();
-        assert_eq!(pod.image_pull_secrets.unwrap()[0].name, lent.name_any());
+        assert_eq!(
+            pod.image_pull_secrets.unwrap()[0].name,
+            build_secret.name_any()
+        );
     }
     for space in [&one, &other] {
         let jobs: Vec<Job> = space.list().await;
@@ -184,11 +190,11 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
 
     // The build of tenant `one` ends; the build of tenant `other` continues.
     operator.ends(&job).await;
-    operator.gone(&lent).await;
+    operator.gone(&build_secret).await;
     let secrets = operator.builds::<Secret>().await;
     assert!(
         secrets
-            .get_opt(&lent_to_other.name_any())
+            .get_opt(&secret_of_other.name_any())
             .await
             .unwrap()
             .is_some()
@@ -198,22 +204,22 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
     operator.stop();
     operator.ends(&job_of_other).await;
     operator.start();
-    operator.gone(&lent_to_other).await;
+    operator.gone(&secret_of_other).await;
 
     // A resource is deleted during its build.
     let third = operator.tenant("third").await;
-    let (job, lent) = operator.build(&third).await;
+    let (job, build_secret) = operator.build(&third).await;
     third
         .raw()
         .delete("web", &DeleteParams::default())
         .await
         .unwrap();
-    operator.gone(&lent).await;
+    operator.gone(&build_secret).await;
     operator.gone(&job).await;
 
     // A resource is deleted without the operator, for example with its namespace after a user removed the finalizer.
     let fourth = operator.tenant("fourth").await;
-    let (job, lent) = operator.build(&fourth).await;
+    let (job, build_secret) = operator.build(&fourth).await;
     operator.stop();
     let finalizers = fourth.raw().get("web").await.unwrap().metadata.finalizers;
     assert_eq!(finalizers, Some(vec![FINALIZER.to_owned()]));
@@ -224,7 +230,7 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
         .unwrap();
     api.delete("web", &DeleteParams::default()).await.unwrap();
     operator.start();
-    operator.gone(&lent).await;
+    operator.gone(&build_secret).await;
     operator.gone(&job).await;
 }
 
@@ -234,8 +240,8 @@ async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
     let operator = Operator::new().await;
     let tenant = operator.tenant("tenant").await;
     let thief = Space::of(&operator.server, json!({})).await;
-    let (job, lent) = operator.build(&tenant).await;
-    let labels: BTreeMap<_, _> = lent.labels().clone();
+    let (job, build_secret) = operator.build(&tenant).await;
+    let labels: BTreeMap<_, _> = build_secret.labels().clone();
     // Creates a copy of the build Job in the namespace of another tenant, with the same name and labels.
     let mut forged = job.clone();
     forged.metadata =
@@ -257,7 +263,7 @@ async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
         .await;
 
     operator.ends(&job).await;
-    operator.gone(&lent).await;
+    operator.gone(&build_secret).await;
     tenant
         .raw()
         .delete("web", &DeleteParams::default())

@@ -264,9 +264,9 @@ async fn operator_refuses_disallowed_builders_and_accounts() {
     reason(space, "built", "RepositoryUnreachable").await;
 
     let account = "/runner/serviceAccountName";
-    let tf = with(resource("lent"), account, Some(json!("cloud")));
+    let tf = with(resource("identified"), account, Some(json!("cloud")));
     space.apply(&tf).await.unwrap();
-    reason(space, "lent", "ServiceAccountNotFound").await;
+    reason(space, "identified", "ServiceAccountNotFound").await;
     space
         .create::<ServiceAccount>(json!({"metadata": {"name": "cloud"}}))
         .await;
@@ -274,17 +274,17 @@ async fn operator_refuses_disallowed_builders_and_accounts() {
     let reconcile = |when: &str| json!({"metadata": {"annotations": {at: when}}});
     let raw = space.raw();
     let edit = PatchParams::default();
-    raw.patch("lent", &edit, &Patch::Merge(&reconcile("1")))
+    raw.patch("identified", &edit, &Patch::Merge(&reconcile("1")))
         .await
         .unwrap();
-    let message = reason(space, "lent", "ServiceAccountNotAllowed").await;
+    let message = reason(space, "identified", "ServiceAccountNotAllowed").await;
     let (_, command) = message.split_once("kubectl ").unwrap();
     let command: Vec<&str> = command.split(' ').collect();
     narrow.server.kubectl(&command).unwrap();
-    raw.patch("lent", &edit, &Patch::Merge(&reconcile("2")))
+    raw.patch("identified", &edit, &Patch::Merge(&reconcile("2")))
         .await
         .unwrap();
-    reason(space, "lent", "RepositoryUnreachable").await;
+    reason(space, "identified", "RepositoryUnreachable").await;
     narrow.keeps_to_its_namespaces();
 }
 

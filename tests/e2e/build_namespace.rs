@@ -24,9 +24,9 @@ where
 /// Waits until the build namespace contains no Secret of the operator.
 async fn no_secrets_left(scene: &Scene, namespace: &str) {
     scene
-        .until("everything to be taken back", async || {
-            let lent = names::<Secret>(scene, namespace).await;
-            lent.is_empty().then_some(())
+        .until("the deletion of all build Secrets", async || {
+            let secrets = names::<Secret>(scene, namespace).await;
+            secrets.is_empty().then_some(())
         })
         .await;
 }

@@ -14,7 +14,7 @@ const TOKEN: &str = "/var/run/secrets/alustan.io/tokens/cloud";
 
 #[tokio::test]
 async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
-    scene("lent", |scene| async move {
+    scene("identity", |scene| async move {
         let module = format!(
             "locals {{\n  part    = split(\".\", file(\"{TOKEN}\"))[1]\n  missing = (4 - length(local.part) % 4) % 4\n  \
              padded  = \"${{local.part}}${{substr(\"===\", 0, local.missing)}}\"\n  \
@@ -32,8 +32,8 @@ async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
         web["spec"]["runner"] = json!({
             "serviceAccountName": "cloud", "tokens": [{"name": "cloud", "audience": "sts.test"}],
         });
-        let lend = ["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs=true"];
-        scene.kubectl(&lend).await;
+        let allow_runs = ["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs=true"];
+        scene.kubectl(&allow_runs).await;
         scene.apply(&web).await;
         scene.ready("web").await;
         let data = scene.data("web-outputs").await;
@@ -51,7 +51,7 @@ async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
         web["spec"]["variables"] = json!({"more": "x"});
         scene.apply(&web).await;
         let message = scene.reason("web", "ServiceAccountNotAllowed").await;
-        let command = lend.join(" ").replacen("cloud ", &format!("cloud -n {} ", scene.namespace), 1);
+        let command = allow_runs.join(" ").replacen("cloud ", &format!("cloud -n {} ", scene.namespace), 1);
         assert!(message.contains(&command), "no {command} in {message}");
         scene.delete("web", &DeleteParams::default()).await;
         scene.nothing_left().await;

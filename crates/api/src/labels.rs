@@ -77,7 +77,7 @@ pub enum Component {
     EmptyCache,
     /// Temporary Secret with the credentials of a build whose Job is not in the namespace of the resource, or with the token of a GitHub App for
     /// a Job that executes `init`.
-    Lent,
+    BuildSecret,
 }
 
 impl Component {
@@ -95,7 +95,8 @@ impl Component {
             Self::Outputs => "outputs",
             Self::Registry => "registry",
             Self::EmptyCache => "empty-cache",
-            Self::Lent => "lent",
+            // The value of build Secrets of previous versions.
+            Self::BuildSecret => "lent",
         }
     }
 }

@@ -77,7 +77,7 @@ async fn places(operator: &Operator, space: &Space, texts: &[String]) -> Vec<Str
 }
 
 #[tokio::test]
-async fn github_app_reads_the_repository_and_lends_its_token() {
+async fn github_app_reads_the_repository_and_build_gets_its_token() {
     let operator = Operator::shared().await;
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
     let github = FakeGitHub::start(Outside::start(folder.path()).await, LIFETIME).await;
@@ -86,16 +86,17 @@ async fn github_app_reads_the_repository_and_lends_its_token() {
     let api = space.api::<Terraform>();
     wait(&api, "web", "the commit", reason("SourceReady", "Fetched")).await;
 
-    // The build is lent a token, and no other object contains it or the key.
+    // The build Secret has a token, and no other object contains it or the key.
     let secrets = space.api::<Secret>();
-    let (job, lent) = until("a build with a token", async || {
+    let (job, build_secret) = until("a build with a token", async || {
         let job = space.list::<Job>().await.pop().ok_or("no build")?;
-        let lent = secrets.get_opt(&job.name_any()).await.unwrap();
-        lent.map(|lent| (job, lent))
+        let build_secret = secrets.get_opt(&job.name_any()).await.unwrap();
+        build_secret
+            .map(|build_secret| (job, build_secret))
             .ok_or_else(|| "no token".to_owned())
     })
     .await;
-    let data = lent.data.unwrap();
+    let data = build_secret.data.unwrap();
     assert_eq!(data["username"].0, b"x-access-token");
     let token = String::from_utf8(data["password"].0.clone()).unwrap();
     assert!(github.tokens().contains(&token));
@@ -108,8 +109,9 @@ async fn github_app_reads_the_repository_and_lends_its_token() {
     assert_eq!(places(operator, &space, &[line]).await, ["Secret app"]);
     complete_job(&space.api::<Job>(), &job.name_any()).await;
     until("the end of the token", async || {
-        let lent = secrets.get_opt(&job.name_any()).await.unwrap();
-        lent.is_none()
+        let build_secret = secrets.get_opt(&job.name_any()).await.unwrap();
+        build_secret
+            .is_none()
             .then_some(())
             .ok_or_else(|| "there".to_owned())
     })

@@ -154,7 +154,7 @@ impl Indexed for CachedSecret {
         let namespace = labels.get(labels::NAMESPACE).unwrap_or(&namespace);
         labels
             .get(labels::NAME)
-            .filter(|_| has_component(self, Component::Lent))
+            .filter(|_| has_component(self, Component::BuildSecret))
             .map(|name| ObjectKey::new(namespace, name))
             .into_iter()
             .collect()

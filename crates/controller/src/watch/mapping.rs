@@ -27,7 +27,7 @@ pub(crate) const MIRRORED: [Component; 5] = [
     Component::Report,
     Component::Pin,
     Component::Outputs,
-    Component::Lent,
+    Component::BuildSecret,
 ];
 
 /// Whether the label [`labels::COMPONENT`] of `secret` is one of [`MIRRORED`].
@@ -68,7 +68,7 @@ pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> 
 
 /// Whether `object` is a build Secret, which has credentials for the Job of the same name.
 pub(crate) fn is_build_secret(object: &impl ResourceExt) -> bool {
-    has_component(object, Component::Lent)
+    has_component(object, Component::BuildSecret)
 }
 
 /// Whether `object` is the build Secret of the Job `uid`.

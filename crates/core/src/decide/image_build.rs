@@ -234,7 +234,7 @@ fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
 }
 
 /// Returns the step that creates the build Secret: the credentials for a build of `plan` in another namespace, and the token of the GitHub
-/// App. `None` if there is nothing to lend, or while the token is unknown.
+/// App. `None` if the build needs no credentials, or while the token is unknown.
 fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
     let token = case.image.git_token.as_ref().and_then(Answer::value);
@@ -398,7 +398,7 @@ fn start_build(
     );
     let job = names::build_job(&plan.tag);
     let is_elsewhere = case.settings.builds_elsewhere(tf);
-    let lent = build_secret.as_ref().map(|_| job.as_str());
+    let secret_name = build_secret.as_ref().map(|_| job.as_str());
     let mount = cache_mount(case);
     let (docker, pull, mut steps) = if is_elsewhere {
         let docker = seen.found().docker_config.is_some();
@@ -420,8 +420,8 @@ fn start_build(
         created: source.committed_at,
         docker,
         pull_secret: pull.as_deref(),
-        build_secret: lent.filter(|_| is_elsewhere),
-        token_secret: lent.filter(|_| !is_elsewhere),
+        build_secret: secret_name.filter(|_| is_elsewhere),
+        token_secret: secret_name.filter(|_| !is_elsewhere),
         namespace_uid: &seen.namespace_uid,
         cache: &mount,
         pod: &pod,

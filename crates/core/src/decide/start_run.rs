@@ -422,8 +422,11 @@ pub(super) fn ensure_missing_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
         steps.extend(pin(tf, seen, &current.record, base, inputs));
         steps.extend(job(case, current.record.number, run, inputs));
     }
-    let is_lent = seen.build_secrets.iter().any(|lent| lent.name == run.job);
-    if !has_started && !is_lent && seen.job.as_ref().is_some_and(|job| !job.finished) {
+    let has_token = seen
+        .build_secrets
+        .iter()
+        .any(|secret| secret.name == run.job);
+    if !has_started && !has_token && seen.job.as_ref().is_some_and(|job| !job.finished) {
         // The operator stopped between the creation of the Job and of its Secret.
         steps.extend(run_token(case, run));
     }

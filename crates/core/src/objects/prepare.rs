@@ -123,7 +123,7 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
 /// Key in the data of every build Secret. The operator writes all entries of a build Secret in one request. So if this key exists, the
-/// Secret is complete.
+/// Secret is complete. Pods of previous versions require this name of the key.
 pub const COMPLETENESS_KEY: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container that executes `init` mounts it. The Secrets that the spec names are

@@ -98,8 +98,8 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
 pub const TOKEN_USER: &str = "x-access-token";
 
 /// Builds the build Secret for Job `job`. For a build in another namespace, it contains docker configuration, git credentials and tokens of
-/// registries of modules and providers. In each namespace it contains `token`, the token of the GitHub App. Returns `None` if there is nothing
-/// to lend. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with the Job.
+/// registries of modules and providers. In each namespace it contains `token`, the token of the GitHub App. Returns `None` if there are no
+/// credentials. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with the Job.
 pub fn build_secret(
     tf: &Terraform,
     job: &str,
@@ -137,15 +137,15 @@ pub fn build_secret(
         .chain(git)
         .chain(registry_tokens)
         .chain(token.into_iter().flat_map(login));
-    let metadata = meta_of_build(tf, job.to_owned(), Component::Lent, settings);
-    is_needed.then(|| lent(metadata, kind, data))
+    let metadata = meta_of_build(tf, job.to_owned(), Component::BuildSecret, settings);
+    is_needed.then(|| immutable(metadata, kind, data))
 }
 
 /// Builds the Secret with the token of the GitHub App for the run Job `job`, whose pod executes `init`. The caller makes the Job the owner of
 /// the Secret.
 pub fn run_token(tf: &Terraform, job: &str, token: &GitToken) -> Secret {
-    let metadata = meta(tf, job.to_owned(), Component::Lent);
-    lent(metadata, "Opaque", login(token).into_iter())
+    let metadata = meta(tf, job.to_owned(), Component::BuildSecret);
+    immutable(metadata, "Opaque", login(token).into_iter())
 }
 
 /// Returns the files with which git authenticates by `token`.
@@ -155,7 +155,12 @@ fn login(token: &GitToken) -> [(String, Vec<u8>); 2] {
         .map(|(file, text)| (file.to_owned(), text.as_bytes().to_vec()))
 }
 
-fn lent(metadata: ObjectMeta, kind: &str, data: impl Iterator<Item = (String, Vec<u8>)>) -> Secret {
+/// Builds an immutable Secret of `data` and [`COMPLETENESS_KEY`].
+fn immutable(
+    metadata: ObjectMeta,
+    kind: &str,
+    data: impl Iterator<Item = (String, Vec<u8>)>,
+) -> Secret {
     let completeness = (COMPLETENESS_KEY.to_owned(), Vec::new());
     let data: BTreeMap<_, _> = data
         .chain([completeness])

@@ -67,7 +67,7 @@ impl World {
 fn builds_have_one_namespace(
     #[case] build_namespace: Option<&str>,
     #[case] wanted: &str,
-    #[case] lends: bool,
+    #[case] is_elsewhere: bool,
 ) {
     let settings = Settings {
         build_namespace: build_namespace.map(str::to_owned),
@@ -75,7 +75,7 @@ fn builds_have_one_namespace(
     };
     let tf = terraform();
     assert_eq!(settings.build_namespace_of(&tf), wanted);
-    assert_eq!(settings.builds_elsewhere(&tf), lends);
+    assert_eq!(settings.builds_elsewhere(&tf), is_elsewhere);
 }
 
 #[test]
@@ -107,7 +107,9 @@ fn build_in_build_namespace_gets_a_build_secret() {
     assert_eq!(secret.labels()[labels::NAMESPACE], "team");
     assert_eq!(secret.labels()[labels::NAME], "web");
     assert_eq!(secret.labels()[labels::UID], "uid-of-web");
-    assert_eq!(secret.labels()[labels::COMPONENT], Component::Lent.as_str());
+    // Operators and pods of previous versions have these values.
+    assert_eq!(secret.labels()[labels::COMPONENT], "lent");
+    assert_eq!(COMPLETENESS_KEY, "lent");
     let keys: Vec<_> = secret.data.unwrap().into_keys().collect();
     assert_eq!(keys, [names::DOCKER_CONFIG_KEY, COMPLETENESS_KEY]);
 }
@@ -166,10 +168,10 @@ fn secrets_named(value: &serde_json::Value, secret_names: &mut Vec<String>) {
 
 #[rstest]
 #[case::nothing(None, &[], None)]
-#[case::registry(Some("{}"), &[], Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "lent"])))]
-#[case::repository(None, &["ssh-key"], Some(("Opaque", vec!["lent", "ssh-key"])))]
+#[case::registry(Some("{}"), &[], Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", COMPLETENESS_KEY])))]
+#[case::repository(None, &["ssh-key"], Some(("Opaque", vec![COMPLETENESS_KEY, "ssh-key"])))]
 #[case::both(Some("{}"), &["username", "password"],
-    Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "lent", "password", "username"])))]
+    Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", COMPLETENESS_KEY, "password", "username"])))]
 fn build_secret_contains_existing_credentials(
     #[case] docker: Option<&str>,
     #[case] git: &[&str],

@@ -2,6 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
+use alustan_core::objects::prepare::COMPLETENESS_KEY;
 use alustan_core::observed::BuildState;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::core::v1::Secret;
@@ -40,9 +41,9 @@ fn keys(secret: &Secret) -> Vec<&str> {
 }
 
 #[rstest]
-#[case::own_namespace(None, "team", &["lent", "password", "username"])]
-#[case::build_namespace(Some("builds"), "builds", &[".dockerconfigjson", "lent", "password", "username"])]
-fn build_is_lent_the_token(
+#[case::own_namespace(None, "team", &[COMPLETENESS_KEY, "password", "username"])]
+#[case::build_namespace(Some("builds"), "builds", &[".dockerconfigjson", COMPLETENESS_KEY, "password", "username"])]
+fn build_secret_has_the_token(
     #[case] build_namespace: Option<&str>,
     #[case] namespace: &str,
     #[case] wanted: &[&str],
@@ -55,7 +56,10 @@ fn build_is_lent_the_token(
     assert!(build.needs_build_secret);
     let secret = build.secret.clone().unwrap();
     assert_eq!(secret.metadata.namespace.as_deref(), Some(namespace));
-    assert_eq!(secret.labels()[labels::COMPONENT], Component::Lent.as_str());
+    assert_eq!(
+        secret.labels()[labels::COMPONENT],
+        Component::BuildSecret.as_str()
+    );
     assert_eq!(keys(&secret), wanted);
     let data = secret.data.unwrap();
     assert_eq!(data["username"].0, b"x-access-token");
@@ -125,7 +129,7 @@ fn build_without_its_token_gets_it_after_a_crash() {
         world.reconcile();
     }
     assert!(world.builds[&job].secret.is_some());
-    // The token of another resource is not lent to this build.
+    // The build of another resource gets no token.
     let build = world.builds.get_mut(&job).unwrap();
     build.secret = None;
     build
@@ -167,7 +171,7 @@ fn start(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn destroy_in_base_image_is_lent_the_token() {
+fn destroy_in_base_image_gets_the_token() {
     let mut world = destroying();
     let steps = start(&mut world);
     let job = world.jobs.keys().next_back().cloned().unwrap();
@@ -178,7 +182,7 @@ fn destroy_in_base_image_is_lent_the_token() {
     assert!(steps.ends_with(&created), "{steps:?}");
     assert_eq!(
         keys(&world.run_tokens[&job]),
-        ["lent", "password", "username"]
+        [COMPLETENESS_KEY, "password", "username"]
     );
 
     // The operator stops between Job and Secret.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::cli_config::{self, CliConfig};
 use alustan_api::report::FailureClass;
 use alustan_api::{Terraform, names, paths};
+use alustan_core::objects::prepare::COMPLETENESS_KEY;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Container;
@@ -126,7 +127,7 @@ fn build_in_build_namespace_gets_tokens_from_the_build_secret() {
         [
             format!("{name} terraform-registry-0 0 optional"),
             format!("{name} terraform-registry-1 1 optional"),
-            format!("{name} lent lent"),
+            format!("{name} {COMPLETENESS_KEY} {COMPLETENESS_KEY}"),
         ]
     );
 }

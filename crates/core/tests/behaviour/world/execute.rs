@@ -209,7 +209,7 @@ impl World {
                 self.run_tokens.remove(&secret.name);
                 let build = self.builds.get_mut(&secret.name);
                 if let Some(build) =
-                    build.filter(|build| format!("lent-to-{}", build.uid) == secret.uid)
+                    build.filter(|build| format!("secret-of-{}", build.uid) == secret.uid)
                 {
                     build.secret = None;
                 }
@@ -445,20 +445,21 @@ impl World {
             let has_registry_secret = self.tf().spec.container_registry.secret_ref.is_some();
             let in_build_namespace = job.metadata.namespace != self.tf().metadata.namespace;
             let volumes = || pod.volumes.iter().flatten();
-            // In the own namespace, a build is lent only the token of a GitHub App.
+            // In the own namespace, the build Secret has only the token of a GitHub App.
             let sources =
                 volumes().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref());
             let mut secrets = sources
                 .flatten()
                 .filter_map(|source| source.secret.as_ref());
             let has_token = secrets.any(|secret| secret.name == name);
-            let borrows = has_token || in_build_namespace && volumes().any(requires_secret);
+            let needs_build_secret =
+                has_token || in_build_namespace && volumes().any(requires_secret);
             self.builds.entry(name).or_insert_with(|| Build {
                 uid,
                 destination: destination(container),
                 credentials: !has_registry_secret
                     || volumes().any(|volume| volume.name == "docker"),
-                needs_build_secret: borrows,
+                needs_build_secret,
                 secret: None,
                 created_at: now,
                 labels: job.labels().clone(),

@@ -414,13 +414,13 @@ impl World {
         let seen = with_secret.map(|(name, build)| BuildSecretSeen {
             namespace: self.settings.build_namespace_of(self.tf()).to_owned(),
             name: name.clone(),
-            uid: format!("lent-to-{}", build.uid),
+            uid: format!("secret-of-{}", build.uid),
             build_ended: !matches!(build.state, BuildState::Active(_)),
         });
         let of_runs = self.run_tokens.keys().map(|job| BuildSecretSeen {
             namespace: "team".to_owned(),
             name: job.clone(),
-            uid: format!("lent-to-{job}"),
+            uid: format!("secret-of-{job}"),
             build_ended: !self.jobs.contains_key(job) || self.is_finished(job),
         });
         seen.chain(of_runs).collect()
