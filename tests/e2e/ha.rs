@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
-use alustan_tests::{Cluster, Counter, Scene, node, scene_alone, scene_without_operator};
+use alustan_tests::{Counter, Scene, node, scene_alone, scene_without_operator};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
@@ -16,13 +15,6 @@ use crate::approval::{approve, pending};
 
 const SYSTEM: &str = "alustan-system";
 
-/// Returns the pod that holds a Lease.
-async fn holder(cluster: &Cluster, namespace: &str, lease: &str) -> Option<String> {
-    let api: Api<Lease> = Api::namespaced(cluster.client.clone(), namespace);
-    let holder = api.get_opt(lease).await.ok()??.spec?.holder_identity?;
-    Some(holder.rsplit_once('_')?.0.to_owned())
-}
-
 /// Waits until the name of the leader's pod fulfils `wanted`. Returns that name.
 async fn leader(
     scene: &Scene,
@@ -31,7 +23,7 @@ async fn leader(
 ) -> String {
     scene
         .until("a leader", async || {
-            let holder = holder(&scene.cluster, namespace, lease).await?;
+            let holder = scene.cluster.lease_holder(namespace, lease).await?;
             wanted(&holder).then_some(holder)
         })
         .await
@@ -102,7 +94,7 @@ mod alone {
             // the check until all replicas name the same leader.
             let leads = scene
                 .until("both to name the same leader", async || {
-                    let leads = holder(&scene.cluster, lease.0, lease.1).await?;
+                    let leads = scene.cluster.lease_holder(lease.0, lease.1).await?;
                     for pod in &all {
                         let (role, metric) = if *pod == leads {
                             ("this replica is the leader".to_owned(), "alustan_leader 1")

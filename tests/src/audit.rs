@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::Cluster;
 
 /// User of the installed operator.
-const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
+pub(crate) const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
 
 /// Reads new entries of the audit log, also after a rotation of the file.
 pub struct AuditLog {
@@ -98,13 +98,17 @@ impl AuditLog {
         requests
     }
 
-    fn each(&mut self, mut visit: impl FnMut(&str)) {
+    /// Passes the entries about the operator and about run pods since the last read to `visit`.
+    pub(crate) fn each(&mut self, mut visit: impl FnMut(&str)) {
         loop {
             while self.file.read_line(&mut self.partial).expect("a log") > 0 {
                 if !self.partial.ends_with('\n') {
                     break;
                 }
-                visit(&self.partial);
+                // Most entries are those of components of Kubernetes: does not parse them.
+                if self.partial.contains("alustan-controller") || self.partial.contains("-runner") {
+                    visit(&self.partial);
+                }
                 self.partial.clear();
             }
             let current = std::fs::metadata(&self.path).expect("an audit log");
@@ -119,10 +123,6 @@ impl AuditLog {
 }
 
 fn parse(line: &str) -> Option<Request> {
-    // Most entries are those of components of Kubernetes: does not parse them.
-    if !line.contains(":alustan-controller\"") && !line.contains("-runner\"") {
-        return None;
-    }
     let entry: Entry = serde_json::from_str(line).ok()?;
     let sender = sender(&entry.user.username)?;
     (entry.stage == "ResponseComplete" && entry.object_ref.resource != "leases").then_some(

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::io::AsyncWriteExt;
@@ -105,6 +107,13 @@ impl Cluster {
 }
 
 impl Cluster {
+    /// Returns the name of the pod that holds a Lease of the operator. The identity of a replica is this name and a random suffix.
+    pub async fn lease_holder(&self, namespace: &str, lease: &str) -> Option<String> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let holder = api.get_opt(lease).await.ok()??.spec?.holder_identity?;
+        Some(holder.rsplit_once('_')?.0.to_owned())
+    }
+
     /// Ends the operator's process with SIGKILL, as an out-of-memory kill does.
     pub async fn kill_controller(&self) {
         self.kill("alustan-system", "app.kubernetes.io/name=alustan")

@@ -2,17 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::Api;
 use serde_json::Value;
 
-use crate::Cluster;
+use crate::audit::OPERATOR;
+use crate::{AuditLog, Cluster};
 
-/// User name of the operator's ServiceAccount.
-const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
 /// `ClusterRole` of the operator.
 const CONTROLLER: &str = "alustan-controller";
 /// Role of the operator in the namespace of its Lease.
@@ -167,25 +164,22 @@ fn right([group, resource, verb]: [&str; 3]) -> Right {
 /// Audit log of the dev cluster from a point in time.
 pub struct Audit {
     cluster: Cluster,
-    /// Length of the log at the start, in bytes.
-    from: u64,
+    log: AuditLog,
 }
 
 impl Audit {
     /// Starts at the current end of the log.
     pub fn begin(cluster: &Cluster) -> Self {
-        let cluster = cluster.clone();
-        let log = std::fs::metadata(cluster.folder.join(AUDIT_LOG));
         Self {
-            from: log.map_or(0, |log| log.len()),
-            cluster,
+            cluster: cluster.clone(),
+            log: AuditLog::open(cluster),
         }
     }
 
     /// Returns a message for each violation since the start. A call that no role allowed is a violation if the operator made it on an API
     /// resource in its roles, or if a run made it on a Secret. With `all`, a right that was never used is a violation as well.
-    pub async fn end(self, all: bool) -> Vec<String> {
-        let client = self.cluster.client.clone();
+    pub async fn end(mut self, all: bool) -> Vec<String> {
+        let client = self.cluster.client;
         let controller = Api::<ClusterRole>::all(client.clone())
             .get(CONTROLLER)
             .await
@@ -198,26 +192,12 @@ impl Audit {
             controller: granted(controller.rules.iter().flatten()),
             lease: granted(lease.rules.iter().flatten()),
         };
-        let calls: Vec<Call> = self.calls().collect();
-        roles.compare(&calls, all)
-    }
-
-    fn calls(&self) -> impl Iterator<Item = Call> {
-        let mut log = File::open(self.cluster.folder.join(AUDIT_LOG)).expect("the audit log");
-        let length = log.metadata().expect("its length").len();
-        // A log that became shorter was rotated.
-        let from = if length < self.from { 0 } else { self.from };
-        log.seek(SeekFrom::Start(from)).expect("a place in it");
-        let lines = BufReader::new(log).lines().map_while(Result::ok);
-        // Most calls come from components of the cluster.
-        let ours =
-            lines.filter(|line| line.contains("alustan-controller") || line.contains(RUNNER));
-        calls(ours.filter_map(|line| serde_json::from_str(&line).ok()))
+        let mut all_calls = Vec::new();
+        self.log
+            .each(|entry| all_calls.extend(calls(serde_json::from_str(entry))));
+        roles.compare(&all_calls, all)
     }
 }
-
-/// Path of the audit log in the dev cluster's folder.
-const AUDIT_LOG: &str = "log/audit.jsonl";
 
 /// Rights that the operator's roles grant.
 struct Roles {

@@ -354,12 +354,9 @@ impl Scale {
         let cluster = self.cluster.clone();
         cluster.scale_operator(2).await;
         let end = async || {
-            let holder = "jsonpath={.spec.holderIdentity}";
-            let lease = ["get", "lease", "alustan", "-n", super::SYSTEM, "-o", holder];
-            let holder = cluster.run("kubectl", &lease).await;
-            // The identity is the name of the pod and a random suffix.
-            let (pod, _) = holder.rsplit_once('_').expect("the identity of a replica");
-            let delete = ["delete", "pod", "-n", super::SYSTEM, "--force", pod];
+            let leader = cluster.lease_holder(super::SYSTEM, "alustan").await;
+            let pod = leader.expect("a leader");
+            let delete = ["delete", "pod", "-n", super::SYSTEM, "--force", &pod];
             cluster.run("kubectl", &delete).await;
         };
         let crash = self.crash(4, end).await;
