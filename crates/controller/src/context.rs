@@ -92,6 +92,12 @@ impl Context {
         }
     }
 
+    /// Drops the objects that reconciles have read too long ago to be reused.
+    pub(crate) fn expire_reads(&self) {
+        self.inputs.expire();
+        self.objects.expire();
+    }
+
     /// Returns the name of the resource with this `uid`, for a message about `tf`. `None` if no watched namespace contains the resource.
     pub(crate) fn living_owner(&self, tf: &Terraform, uid: &str) -> Option<String> {
         let owners = self.resources.with(&ResourceKey::Uid(uid.to_owned()));

@@ -81,6 +81,12 @@ pub(crate) fn list(items: &[Value]) -> FakeResponse {
     (200, json!({"metadata": {}, "items": items}))
 }
 
+/// Returns the response to the lookup of the kinds in `v1`: `ConfigMap`.
+pub(crate) fn kinds() -> FakeResponse {
+    let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
+    (200, json!({"groupVersion": "v1", "resources": [kind]}))
+}
+
 /// Returns a response with status 403.
 pub(crate) fn forbidden() -> FakeResponse {
     let status = json!({

@@ -4,6 +4,7 @@
 //! build reads all objects from the API server.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use alustan_core::observed::{AccountSeen, SharedClaimSeen};
@@ -32,10 +33,10 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Recently read objects that resources refer to.
 pub(crate) struct RecentInputs {
-    pub(crate) secrets: RecentReads<Secret>,
-    pub(crate) config_maps: RecentReads<ConfigMap>,
-    pub(crate) accounts: RecentReads<AccountSeen>,
-    pub(crate) shared_claims: RecentReads<SharedClaimSeen>,
+    pub(crate) secrets: RecentReads<Option<Secret>>,
+    pub(crate) config_maps: RecentReads<Option<ConfigMap>>,
+    pub(crate) accounts: RecentReads<Option<AccountSeen>>,
+    pub(crate) shared_claims: RecentReads<Option<SharedClaimSeen>>,
 }
 
 impl RecentInputs {
@@ -58,26 +59,24 @@ impl RecentInputs {
     }
 }
 
-/// Result of a request to the API server. `None`: the object does not exist.
-type ReadResult<V> = Result<Option<V>, Error>;
-
 /// Active or finished read of an object. All clones share one request and its result.
 #[derive(Clone)]
-pub(crate) struct Read<V: Clone> {
+struct Read<V: Clone> {
     number: u64,
-    result: Shared<BoxFuture<'static, ReadResult<V>>>,
+    result: Shared<BoxFuture<'static, Result<V, Error>>>,
 }
 
 /// Objects of one kind, shared by all resources that refer to them. A watched object is dropped when the watch reports a change of it.
-pub(crate) struct RecentReads<V: Clone> {
+/// `K` identifies an object.
+pub(crate) struct RecentReads<V: Clone, K = Ref> {
     /// Whether the operator watches the objects.
     pub(crate) is_watched: bool,
     max_age: Duration,
-    entries: Mutex<Entries<V>>,
+    entries: Mutex<Entries<V, K>>,
 }
 
-struct Entries<V: Clone> {
-    reads: HashMap<Ref, RecentRead<V>>,
+struct Entries<V: Clone, K> {
+    reads: HashMap<K, RecentRead<V>>,
     /// Size of the values of all finished reads, in bytes.
     bytes: usize,
     /// Number of the next read.
@@ -91,21 +90,37 @@ struct RecentRead<V: Clone> {
     bytes: usize,
 }
 
-impl<V: Clone> Entries<V> {
-    fn remove(&mut self, key: &Ref) {
+impl<V: Clone, K: Eq + Hash> Entries<V, K> {
+    fn remove(&mut self, key: &K) {
         if let Some(removed) = self.reads.remove(key) {
             self.bytes -= removed.bytes;
         }
     }
+
+    fn retain(&mut self, is_kept: impl Fn(&K, &RecentRead<V>) -> bool) {
+        let Self { reads, bytes, .. } = self;
+        reads.retain(|key, entry| {
+            let is_kept = is_kept(key, entry);
+            if !is_kept {
+                *bytes -= entry.bytes;
+            }
+            is_kept
+        });
+    }
 }
 
-impl<V: Values + Clone> RecentReads<V> {
-    fn watched() -> Self {
+impl<V: Values + Clone, K: Eq + Hash + Clone> RecentReads<V, K> {
+    pub(crate) fn watched() -> Self {
         Self::new(true, MAX_AGE)
     }
 
     fn unwatched() -> Self {
         Self::new(false, MAX_UNWATCHED_AGE)
+    }
+
+    /// Returns no objects. Finished reads are kept until [`Self::forget`].
+    pub(crate) fn lasting() -> Self {
+        Self::new(true, Duration::MAX)
     }
 
     fn new(is_watched: bool, max_age: Duration) -> Self {
@@ -121,18 +136,34 @@ impl<V: Values + Clone> RecentReads<V> {
         }
     }
 
+    /// Returns the object `key`, and whether it is the result of an earlier read, which `may_reuse` allows. Otherwise sends `request`.
+    pub(crate) async fn read<R>(
+        &self,
+        key: &K,
+        may_reuse: bool,
+        request: impl FnOnce() -> R,
+    ) -> (Result<V, Error>, bool)
+    where
+        R: Future<Output = Result<V, Error>> + Send + 'static,
+    {
+        let reused = may_reuse.then(|| self.get(key)).flatten();
+        let is_reused = reused.is_some();
+        let read = reused.unwrap_or_else(|| self.begin(key, request()));
+        (self.finish(key, read).await, is_reused)
+    }
+
     /// Returns the read of the object `key`, if it began recently and no watch has reported a change since.
-    pub(crate) fn get(&self, key: &Ref) -> Option<Read<V>> {
+    fn get(&self, key: &K) -> Option<Read<V>> {
         let entries = self.entries.lock();
         let entry = entries.reads.get(key)?;
         (entry.since.elapsed() < self.max_age).then(|| entry.read.clone())
     }
 
     /// Begins a read of the object `key` with `request`, instead of an earlier read. Later calls of [`Self::get`] return the same read.
-    pub(crate) fn begin(
+    fn begin(
         &self,
-        key: &Ref,
-        request: impl Future<Output = ReadResult<V>> + Send + 'static,
+        key: &K,
+        request: impl Future<Output = Result<V, Error>> + Send + 'static,
     ) -> Read<V> {
         let mut entries = self.entries.lock();
         let read = Read {
@@ -154,7 +185,7 @@ impl<V: Values + Clone> RecentReads<V> {
 
     /// Waits for the result of `read`, a read of the object `key`. Keeps the object, unless it may have changed during the read or exceeds
     /// [`MAX_OBJECT_BYTES`] or [`MAX_BYTES`]. Keeps no error.
-    pub(crate) async fn finish(&self, key: &Ref, read: Read<V>) -> ReadResult<V> {
+    async fn finish(&self, key: &K, read: Read<V>) -> Result<V, Error> {
         let result = read.result.await;
         let mut entries = self.entries.lock();
         let total = entries.bytes;
@@ -164,7 +195,7 @@ impl<V: Values + Clone> RecentReads<V> {
             return result;
         };
         let size = match &result {
-            Ok(object) => object.as_ref().map_or(0, Values::size),
+            Ok(object) => object.size(),
             Err(_) => usize::MAX,
         };
         if size > MAX_OBJECT_BYTES || total - entry.bytes + size > MAX_BYTES {
@@ -176,22 +207,25 @@ impl<V: Values + Clone> RecentReads<V> {
         result
     }
 
+    /// Returns the object `key`, if its read has finished.
+    pub(crate) fn finished(&self, key: &K) -> Option<V> {
+        self.get(key)?.result.peek()?.as_ref().ok().cloned()
+    }
+
     /// Drops the object `key`, because it has changed.
-    pub(crate) fn forget(&self, key: &Ref) {
+    pub(crate) fn forget(&self, key: &K) {
         self.entries.lock().remove(key);
     }
 
+    /// Drops the objects of which `may_have_changed` is true.
+    pub(crate) fn forget_all(&self, may_have_changed: impl Fn(&K) -> bool) {
+        self.entries.lock().retain(|key, _| !may_have_changed(key));
+    }
+
     /// Drops the objects that are too old to be reused.
-    fn expire(&self) {
-        let mut entries = self.entries.lock();
-        let Entries { reads, bytes, .. } = &mut *entries;
-        reads.retain(|_, entry| {
-            let is_kept = entry.since.elapsed() < self.max_age;
-            if !is_kept {
-                *bytes -= entry.bytes;
-            }
-            is_kept
-        });
+    pub(crate) fn expire(&self) {
+        let is_kept = |entry: &RecentRead<V>| entry.since.elapsed() < self.max_age;
+        self.entries.lock().retain(|_, entry| is_kept(entry));
     }
 }
 
@@ -199,6 +233,12 @@ impl<V: Values + Clone> RecentReads<V> {
 pub(crate) trait Values {
     /// Returns the size of all values, in bytes.
     fn size(&self) -> usize;
+}
+
+impl<V: Values> Values for Option<V> {
+    fn size(&self) -> usize {
+        self.as_ref().map_or(0, Values::size)
+    }
 }
 
 impl Values for Secret {
@@ -248,25 +288,29 @@ mod tests {
         }
     }
 
-    fn reads(max_age: Duration) -> RecentReads<ConfigMap> {
+    fn reads(max_age: Duration) -> RecentReads<Option<ConfigMap>> {
         RecentReads::new(true, max_age)
     }
 
     fn answer(
-        result: ReadResult<ConfigMap>,
-    ) -> impl Future<Output = ReadResult<ConfigMap>> + Send + 'static {
+        result: Result<Option<ConfigMap>, Error>,
+    ) -> impl Future<Output = Result<Option<ConfigMap>, Error>> + Send + 'static {
         futures::future::ready(result)
     }
 
     /// Reads the object `name`, whose request has this `result`.
-    async fn read(reads: &RecentReads<ConfigMap>, name: &str, result: ReadResult<ConfigMap>) {
+    async fn read(
+        reads: &RecentReads<Option<ConfigMap>>,
+        name: &str,
+        result: Result<Option<ConfigMap>, Error>,
+    ) {
         let read = reads.begin(&key(name), answer(result));
         let _ = reads.finish(&key(name), read).await;
     }
 
     /// Returns the result of the reused read of `name`. `None` if no read is reused.
     async fn reused(
-        reads: &RecentReads<ConfigMap>,
+        reads: &RecentReads<Option<ConfigMap>>,
         name: &str,
     ) -> Option<Result<Option<ConfigMap>, String>> {
         let read = reads.get(&key(name))?;
@@ -377,12 +421,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn selected_objects_are_forgotten() {
+        let reads = reads(Duration::MAX);
+        for name in ["web", "other"] {
+            read(&reads, name, Ok(Some(map(1)))).await;
+        }
+        reads.forget_all(|key| key.name == "web");
+        assert_eq!(reused(&reads, "web").await, None);
+        assert_eq!(reads.finished(&key("other")), Some(Some(map(1))));
+        assert_eq!(reads.entries.lock().bytes, 1);
+    }
+
+    #[tokio::test]
     async fn number_and_size_of_objects_in_memory_are_limited() {
         let reads = reads(Duration::MAX);
         for number in 0..=MAX_OBJECTS {
             read(&reads, &number.to_string(), Ok(Some(map(1)))).await;
         }
-        let kept = |reads: &RecentReads<ConfigMap>| {
+        let kept = |reads: &RecentReads<Option<ConfigMap>>| {
             let entries = reads.entries.lock();
             (entries.reads.len(), entries.bytes)
         };

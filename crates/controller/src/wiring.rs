@@ -322,7 +322,7 @@ async fn run_controller(
                 Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
             },
-            _ = tick.tick() => ctx.inputs.expire(),
+            _ = tick.tick() => ctx.expire_reads(),
         }
         health.record_iteration();
     }

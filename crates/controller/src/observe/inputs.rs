@@ -157,7 +157,7 @@ impl Reader<'_> {
     }
 
     /// Returns the values of the object `name`, without its metadata: reused from `recent`, or read from the API server.
-    async fn find<K>(&self, recent: &RecentReads<K>, name: &str) -> Result<Option<K>, Error>
+    async fn find<K>(&self, recent: &RecentReads<Option<K>>, name: &str) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Values + DeserializeOwned + Clone + Debug + Send + 'static,

@@ -98,24 +98,29 @@ impl<'a> Observer<'a> {
     /// object.
     pub(super) async fn read<V: Values + Clone, R>(
         &self,
-        recent: &RecentReads<V>,
+        recent: &RecentReads<Option<V>>,
         key: &Ref,
         request: impl FnOnce() -> R,
     ) -> Result<Option<V>, Error>
     where
         R: Future<Output = Result<Option<V>, Error>> + Send + 'static,
     {
-        let reused = {
-            let mut reads = self.reads.lock();
-            let may_reuse = *reads != InputReads::Fresh && (recent.is_watched || self.is_first);
-            let reused = may_reuse.then(|| recent.get(key)).flatten();
-            if reused.is_some() {
-                *reads = InputReads::Reused;
-            }
-            reused
-        };
-        let read = reused.unwrap_or_else(|| recent.begin(key, request()));
-        recent.finish(key, read).await
+        let may_reuse = self.may_reuse(recent.is_watched);
+        let (object, is_reused) = recent.read(key, may_reuse, request).await;
+        if is_reused {
+            self.record_reuse();
+        }
+        object
+    }
+
+    /// Whether this reconcile may reuse an object that another one has read. `is_watched`: whether the operator watches the object.
+    pub(super) fn may_reuse(&self, is_watched: bool) -> bool {
+        *self.reads.lock() != InputReads::Fresh && (is_watched || self.is_first)
+    }
+
+    /// Records that this reconcile has reused an object.
+    pub(super) fn record_reuse(&self) {
+        *self.reads.lock() = InputReads::Reused;
     }
 
     /// Makes the next observation of this reconcile read all objects from the API server. Returns false if the previous observation reused no object:

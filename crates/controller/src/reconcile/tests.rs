@@ -358,10 +358,9 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
-    let mut resource = destroyed("7", &json!(null));
-    resource["metadata"]["deletionTimestamp"] = json!(null);
-    resource["spec"]["runner"] = json!({"envFromSecrets": [{"name": "credentials"}]});
-    let tf: Terraform = serde_json::from_value(resource).unwrap();
+    let mut tf = living();
+    let runner = json!({"envFromSecrets": [{"name": "credentials"}]});
+    tf.spec.runner = serde_json::from_value(runner).unwrap();
     let web = Ref::new("web").within("team");
     let observe = async |observer: &Observer<'_>| {
         let seen = Box::pin(observer.observe()).await.unwrap().0;
@@ -389,6 +388,41 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
         .forget(&Ref::new("credentials").within("team"));
     observe(&Observer::new(&reconciliation)).await;
     assert_eq!(reads(), 3);
+}
+
+#[tokio::test]
+async fn waited_for_object_is_read_again_before_a_run() {
+    let (client, requests) = fake_api::serve(|request| match &*request.uri {
+        "/api/v1" => fake_api::kinds(),
+        uri if uri.starts_with("/api/v1/namespaces/team/configmaps?") => {
+            let metadata = json!({"name": "ready", "namespace": "team", "resourceVersion": "1"});
+            fake_api::list(&[json!({"metadata": metadata})])
+        }
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let ctx = operator(client, folder.path());
+    let mut tf = living();
+    let waits_for = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "ready"});
+    tf.spec.wait_for = serde_json::from_value(json!([waits_for, waits_for])).unwrap();
+    let web = Ref::new("web").within("team");
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let observer = Observer::new(&reconciliation);
+    let observe = async || {
+        let seen = Box::pin(observer.observe()).await.unwrap().0;
+        assert!(seen.stack.wait_for.iter().all(|test| test.result.is_ok()));
+        let requests = requests.lock();
+        let uris = requests.iter().map(|request| &request.uri);
+        // Lists of watches have another limit.
+        uris.filter(|uri| uri.contains("limit=10&") || uri.ends_with("limit=10"))
+            .count()
+    };
+    let first = observe().await;
+    assert!((1..=2).contains(&first), "{first}");
+    assert_eq!(observer.discard_reused_reads(), first == 1);
+    assert!(!observer.discard_reused_reads());
+    assert_eq!(observe().await, first + 2);
 }
 
 #[tokio::test]
@@ -727,10 +761,7 @@ fn page(uri: &str, count: usize) -> Value {
 /// of this entry, and the list requests that the check sends.
 async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
     let (client, requests) = fake_api::serve(move |request| match &*request.uri {
-        "/api/v1" => {
-            let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
-            (200, json!({"groupVersion": "v1", "resources": [kind]}))
-        }
+        "/api/v1" => fake_api::kinds(),
         uri if uri.starts_with("/api/v1/namespaces/team/configmaps?") => (200, page(uri, count)),
         uri if uri.ends_with("/terraforms/web") => (200, destroyed("7", &json!(null))),
         _ => fake_api::not_found(),

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use alustan_api::Reason;
 use alustan_api::report::Failure;
 use futures::{Stream, StreamExt};
-use kube::api::{Api, DynamicObject, PartialObjectMeta};
-use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta};
+use kube::api::{Api, DynamicObject, ListParams, ObjectList, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta, Request};
 use kube::discovery::{Scope, pinned_kind};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
@@ -18,11 +18,12 @@ use tracing::debug;
 
 use crate::call::call;
 use crate::error::{Error, ReadResult};
+use crate::recent_reads::{RecentReads, Values};
 use crate::resource::Ref;
 use crate::watch::joined::Events;
 use crate::watch::mapping::unmanaged_selector;
 use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
-use crate::watch::subscriptions::{Subscriptions, Target, Version};
+use crate::watch::subscriptions::{Collection, Subscriptions, Target, Version};
 
 /// Maximum number of objects that a selector may select.
 pub(crate) const MAX_OBJECTS: u32 = 100;
@@ -49,6 +50,8 @@ pub(crate) struct ObjectQuery<'a> {
     pub(crate) list: ListQuery,
     /// Whether it is the first read with this selector in a reconcile.
     pub(crate) is_first: bool,
+    /// Whether the response to an earlier read may be reused, if the objects are watched.
+    pub(crate) may_reuse: bool,
 }
 
 /// Objects that one list call returns.
@@ -56,27 +59,68 @@ pub(crate) struct Page {
     pub(crate) items: Vec<DynamicObject>,
     /// Continue token of the next page, if there is one.
     pub(crate) next: Option<String>,
+    /// Whether the page is the response to an earlier read.
+    pub(crate) is_reused: bool,
 }
 
 impl Page {
+    /// Parses the response to a list call of `resource`.
+    fn parse(
+        response: &str,
+        resource: &ApiResource,
+        is_metadata_only: bool,
+    ) -> serde_json::Result<Self> {
+        if is_metadata_only {
+            let list: ObjectList<PartialObjectMeta<DynamicObject>> =
+                serde_json::from_str(response)?;
+            let items = list.items.into_iter();
+            let items = items.map(|object| metadata_only(object, resource));
+            return Ok(Self::new(list.metadata, items.collect()));
+        }
+        let list: ObjectList<DynamicObject> = serde_json::from_str(response)?;
+        Ok(Self::new(list.metadata, list.items))
+    }
+
     fn new(metadata: ListMeta, items: Vec<DynamicObject>) -> Self {
         Self {
             items,
             next: metadata.continue_.filter(|token| !token.is_empty()),
+            is_reused: false,
         }
+    }
+}
+
+/// API version and name of a kind.
+type KindName = (String, String);
+
+/// Kind of the cluster.
+type Kind = (ApiResource, Scope);
+
+impl Values for Kind {
+    fn size(&self) -> usize {
+        size_of::<Self>()
+    }
+}
+
+/// Response of the API server. Kept as text, because parsed objects take many times the memory.
+impl Values for Arc<str> {
+    fn size(&self) -> usize {
+        self.len()
     }
 }
 
 /// Reads and watches the objects that resources refer to.
 pub(crate) struct DynamicWatches {
     client: Client,
-    kinds: Mutex<HashMap<(String, String), (ApiResource, Scope)>>,
+    kinds: RecentReads<Kind, KindName>,
     watches: Arc<Watches>,
 }
 
 /// Active watches, and the resources that they requeue.
 struct Watches {
     subscriptions: Mutex<Subscriptions<WatchTask>>,
+    /// Responses to reads of the first page. An event of a watch drops those with an object that may have changed.
+    reads: RecentReads<Arc<str>, ObjectSelector>,
     wake: UnboundedSender<Ref>,
 }
 
@@ -94,9 +138,10 @@ impl DynamicWatches {
     pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
         Self {
             client,
-            kinds: Mutex::default(),
+            kinds: RecentReads::lasting(),
             watches: Arc::new(Watches {
                 subscriptions: Mutex::default(),
+                reads: RecentReads::watched(),
                 wake,
             }),
         }
@@ -109,6 +154,7 @@ impl DynamicWatches {
             selector,
             list: query,
             is_first,
+            may_reuse,
         } = query;
         let (resource, scope) = match self.kind(field, selector).await? {
             Ok(kind) => kind,
@@ -116,11 +162,11 @@ impl DynamicWatches {
         };
         let target = within_scope(selector, &scope);
         // Watch before the read, so that no change after the read is missed.
-        self.watch(&target, subscriber, &resource, &scope);
-        let operation = format!("read {}", selector.describe(""));
+        let is_watched = self.watch(&target, subscriber, &resource, &scope);
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
         let mut parameters = selector.parameters();
         let is_unmanaged = matches!(query, ListQuery::UnmanagedMetadata);
+        let is_shared = is_watched && matches!(query, ListQuery::Page(None));
         let is_metadata_only = match query {
             ListQuery::UnmanagedMetadata => {
                 let label_selector = parameters.label_selector.take();
@@ -139,20 +185,22 @@ impl DynamicWatches {
                 is_secret
             }
         };
-        let page = if is_metadata_only {
-            let api: Api<DynamicObject> = self.api(&target.namespace, &resource, &scope);
-            let page = call(&operation, api.list_metadata(&parameters)).await;
-            page.map(|list| {
-                let items = list
-                    .items
-                    .into_iter()
-                    .map(|object| metadata_only(object, &resource));
-                Page::new(list.metadata, items.collect())
-            })
+        let api: Api<DynamicObject> = self.api(&target.namespace, &resource, &scope);
+        // Names the target instead of the selector, because resources of other namespaces share the error.
+        let operation = format!("read {}", target.describe(""));
+        let request = || self.list(&operation, &api, &parameters, is_metadata_only);
+        let (response, is_reused) = if is_shared {
+            let reads = &self.watches.reads;
+            reads.read(&target, may_reuse, request).await
         } else {
-            let api: Api<DynamicObject> = self.api(&target.namespace, &resource, &scope);
-            let page = call(&operation, api.list(&parameters)).await;
-            page.map(|list| Page::new(list.metadata, list.items))
+            (request().await, false)
+        };
+        let page = match response {
+            Ok(response) => {
+                let page = Page::parse(&response, &resource, is_metadata_only);
+                call(&operation, async { page.map_err(kube::Error::SerdeError) }).await
+            }
+            Err(error) => Err(error),
         };
         match page {
             Ok(page) => {
@@ -160,7 +208,7 @@ impl DynamicWatches {
                     let mut subscriptions = self.watches.subscriptions.lock();
                     subscriptions.record_read(&target, subscriber, version, is_first);
                 }
-                Ok(Ok(page))
+                Ok(Ok(Page { is_reused, ..page }))
             }
             Err(error) if error.reason() == Reason::Forbidden => {
                 // End the watch: without permission, the watch would be retried forever.
@@ -169,8 +217,7 @@ impl DynamicWatches {
             }
             Err(error) => {
                 if error.is_unknown() {
-                    let mut kinds = self.kinds.lock();
-                    kinds.remove(&(selector.api_version.clone(), selector.kind.clone()));
+                    self.kinds.forget(&kind_name(selector));
                 }
                 Ok(Err(unreadable_object(field, selector, &error)))
             }
@@ -180,16 +227,18 @@ impl DynamicWatches {
     /// Unsubscribes `subscriber` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in
     /// `used` are watched.
     pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<ObjectSelector>) -> bool {
-        let used = {
-            let kinds = self.kinds.lock();
-            let targets = used.iter().map(|selector| {
-                let kind = kinds.get(&(selector.api_version.clone(), selector.kind.clone()));
-                let scope = kind.map_or(&Scope::Namespaced, |(_, scope)| scope);
-                within_scope(selector, scope)
-            });
-            targets.collect()
-        };
+        let targets = used.iter().map(|selector| {
+            let kind = self.kinds.finished(&kind_name(selector));
+            let scope = kind.map_or(Scope::Namespaced, |(_, scope)| scope);
+            within_scope(selector, &scope)
+        });
+        let used = targets.collect();
         self.watches.subscriptions.lock().keep(subscriber, &used)
+    }
+
+    /// Drops the responses that are too old to be reused.
+    pub(crate) fn expire(&self) {
+        self.watches.reads.expire();
     }
 
     /// Whether the cluster has the API group of `api_version`.
@@ -201,29 +250,36 @@ impl DynamicWatches {
         Ok(groups.groups.iter().any(|known| known.name == group))
     }
 
-    async fn kind(
+    /// Returns a list call. Its result is the response of the API server.
+    fn list(
         &self,
-        field: &str,
-        selector: &ObjectSelector,
-    ) -> ReadResult<(ApiResource, Scope)> {
-        let key = (selector.api_version.clone(), selector.kind.clone());
-        let known = self.kinds.lock().get(&key).cloned();
-        if let Some(known) = known {
-            return Ok(Ok(known));
+        operation: &str,
+        api: &Api<DynamicObject>,
+        parameters: &ListParams,
+        is_metadata_only: bool,
+    ) -> impl Future<Output = Result<Arc<str>, Error>> + Send + use<> {
+        let request = Request::new(api.resource_url());
+        let request = if is_metadata_only {
+            request.list_metadata(parameters)
+        } else {
+            request.list(parameters)
+        };
+        let (client, operation) = (self.client.clone(), operation.to_owned());
+        async move {
+            let response = async {
+                let request = request.map_err(kube::Error::BuildRequest)?;
+                client.request_text(request).await
+            };
+            call(&operation, response).await.map(Arc::from)
         }
-        let (group, version) = selector
-            .api_version
-            .rsplit_once('/')
-            .unwrap_or(("", &selector.api_version));
-        let kind = GroupVersionKind::gvk(group, version, &selector.kind);
-        let operation = format!("look up {} of {}", selector.kind, selector.api_version);
-        match call(&operation, pinned_kind(&self.client, &kind)).await {
-            Ok((resource, capabilities)) => {
-                let resource_and_scope = (resource, capabilities.scope);
-                let mut kinds = self.kinds.lock();
-                kinds.insert(key, resource_and_scope.clone());
-                Ok(Ok(resource_and_scope))
-            }
+    }
+
+    async fn kind(&self, field: &str, selector: &ObjectSelector) -> ReadResult<Kind> {
+        let name = kind_name(selector);
+        let request = || self.look_up(selector);
+        let (kind, _) = self.kinds.read(&name, true, request).await;
+        match kind {
+            Ok(kind) => Ok(Ok(kind)),
             Err(error) if error.is_unknown() => Ok(Err(Failure::transient(
                 Reason::KindNotFound,
                 format!(
@@ -233,6 +289,24 @@ impl DynamicWatches {
                 ),
             ))),
             Err(error) => Ok(Err(unreadable_object(field, selector, &error))),
+        }
+    }
+
+    /// Returns the call that looks up the kind of `selector`.
+    fn look_up(
+        &self,
+        selector: &ObjectSelector,
+    ) -> impl Future<Output = Result<Kind, Error>> + Send + use<> {
+        let (group, version) = selector
+            .api_version
+            .rsplit_once('/')
+            .unwrap_or(("", &selector.api_version));
+        let kind = GroupVersionKind::gvk(group, version, &selector.kind);
+        let operation = format!("look up {} of {}", selector.kind, selector.api_version);
+        let client = self.client.clone();
+        async move {
+            let found = call(&operation, pinned_kind(&client, &kind)).await?;
+            Ok((found.0, found.1.scope))
         }
     }
 
@@ -246,13 +320,14 @@ impl DynamicWatches {
         }
     }
 
+    /// Subscribes `subscriber` to changes of the objects. Returns whether they are watched.
     fn watch(
         &self,
         selector: &ObjectSelector,
         subscriber: &Ref,
         resource: &ApiResource,
         scope: &Scope,
-    ) {
+    ) -> bool {
         let start = |target: Target| {
             let api: Api<PartialObjectMeta<DynamicObject>> =
                 self.api(&selector.namespace, resource, scope);
@@ -261,14 +336,43 @@ impl DynamicWatches {
             WatchTask(tokio::spawn(task).abort_handle())
         };
         let mut subscriptions = self.watches.subscriptions.lock();
-        if !subscriptions.subscribe(selector, subscriber, start) {
+        let is_watched = subscriptions.subscribe(selector, subscriber, start);
+        if !is_watched {
             debug!(
                 which = ?selector,
                 "the maximum number of watches per namespace is reached; the object is read every \
                  minute instead"
             );
         }
+        is_watched
     }
+}
+
+impl Watches {
+    /// Drops the responses with the object `name` of `target`, which has changed.
+    fn forget(&self, target: &Target, name: &str) {
+        match target {
+            Target::Selector(selector) => self.reads.forget(selector),
+            Target::Collection(collection) => {
+                let name = NameOrLabels::Name(name.to_owned());
+                self.reads.forget(&collection.selector(name));
+            }
+        }
+    }
+
+    /// Drops the responses with objects of `target`, of which each may have changed.
+    fn forget_all(&self, target: &Target) {
+        match target {
+            Target::Selector(selector) => self.reads.forget(selector),
+            Target::Collection(collection) => self
+                .reads
+                .forget_all(|selector| Collection::of(selector) == *collection),
+        }
+    }
+}
+
+fn kind_name(selector: &ObjectSelector) -> KindName {
+    (selector.api_version.clone(), selector.kind.clone())
 }
 
 /// Returns the selector of the same objects, without a namespace if their kind is cluster-scoped: then resources of all namespaces share a
@@ -320,6 +424,7 @@ async fn follow<K: ResourceExt>(
         let Some(watches) = watches.upgrade() else {
             return;
         };
+        // Subscribers before the event are woken, and later ones do not reuse an earlier response.
         let mut subscriptions = watches.subscriptions.lock();
         let concerned = match event {
             Ok(watcher::Event::Init) => {
@@ -334,13 +439,18 @@ async fn follow<K: ResourceExt>(
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
+                watches.forget_all(&target);
                 subscriptions.listed(&target, &std::mem::take(&mut listed))
             }
             Ok(watcher::Event::Apply(object)) => {
-                subscriptions.changed(&target, &object.name_any(), &version(&object))
+                let name = object.name_any();
+                watches.forget(&target, &name);
+                subscriptions.changed(&target, &name, &version(&object))
             }
             Ok(watcher::Event::Delete(object)) => {
-                subscriptions.changed(&target, &object.name_any(), &Version::Absent)
+                let name = object.name_any();
+                watches.forget(&target, &name);
+                subscriptions.changed(&target, &name, &Version::Absent)
             }
             Err(error) => match &target {
                 Target::Collection(collection) if is_forbidden(&error) => {
@@ -415,12 +525,15 @@ fn forbidden_object(field: &str, selector: &ObjectSelector, resource: &ApiResour
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::{Value, json};
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::fake_api;
-    use crate::watch::subscriptions::Collection;
+    use crate::watch::subscriptions::MAX_SELECTORS;
 
     const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -480,6 +593,139 @@ mod tests {
             let lists = lists(&requests, |uris| uris.iter().any(is_of_all)).await;
             assert!(lists.iter().all(is_of_all), "{objects} objects: {lists:?}");
         }
+    }
+
+    /// Answers like an API server whose ConfigMaps have the resource version `version`.
+    fn answer(request: &fake_api::RecordedRequest, version: &str) -> (u16, Value) {
+        if !request.uri.starts_with(CONFIG_MAPS) {
+            return fake_api::kinds();
+        }
+        let item = |name: &str| {
+            let metadata = json!({"name": name, "namespace": "team", "resourceVersion": version});
+            json!({"metadata": metadata})
+        };
+        let name = request.uri.split_once("metadata.name%3D");
+        let name = name.and_then(|(_, rest)| rest.split('&').next());
+        fake_api::list(&name.map(item).into_iter().collect::<Vec<_>>())
+    }
+
+    /// Subscribes the resource `resource` to the object `object`, without the events of a watch.
+    fn subscribe(watches: &DynamicWatches, object: usize, resource: usize) {
+        let ended = || WatchTask(tokio::spawn(async {}).abort_handle());
+        let mut subscriptions = watches.watches.subscriptions.lock();
+        let selector = selector_of("team", object);
+        subscriptions.subscribe(&selector, &subscriber(resource), |_| ended());
+    }
+
+    /// Reads the object `object` for the resource `resource`.
+    async fn read(
+        watches: &DynamicWatches,
+        object: usize,
+        resource: usize,
+        may_reuse: bool,
+    ) -> Page {
+        let query = ObjectQuery {
+            field: "spec.waitFor[0]",
+            selector: &selector_of("team", object),
+            list: ListQuery::Page(None),
+            is_first: true,
+            may_reuse,
+        };
+        let page = watches.find(query, &subscriber(resource)).await.unwrap();
+        page.unwrap()
+    }
+
+    /// Returns the number of requests of reads, without those of watches, and the number of requests for the kind.
+    fn requests_of_reads(requests: &fake_api::RequestLog) -> (usize, usize) {
+        let page_size = format!("limit={PAGE_SIZE}&");
+        let requests = requests.lock();
+        let uris = || requests.iter().map(|request| format!("{}&", request.uri));
+        (
+            uris().filter(|uri| uri.contains(&page_size)).count(),
+            uris().filter(|uri| !uri.contains(CONFIG_MAPS)).count(),
+        )
+    }
+
+    #[tokio::test]
+    async fn start_reads_each_object_once_for_all_resources() {
+        for (resources, objects) in [(200, 1), (400, 1), (400, 10)] {
+            let (client, requests) = fake_api::serve(|request| answer(request, "1")).await;
+            let watches = DynamicWatches::new(client, mpsc::unbounded_channel().0);
+            let reads = (0..resources).map(|i| {
+                subscribe(&watches, i % objects, i);
+                read(&watches, i % objects, i, true)
+            });
+            let reads = futures::stream::iter(reads).buffer_unordered(16);
+            assert_eq!(reads.count().await, resources);
+            let expected = (objects, 1);
+            assert_eq!(
+                requests_of_reads(&requests),
+                expected,
+                "{resources} resources"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn read_object_is_reused_until_it_changes() {
+        let version = Arc::new(AtomicUsize::new(1));
+        let current = version.clone();
+        let respond =
+            move |request: &_| answer(request, &current.load(Ordering::SeqCst).to_string());
+        let (client, _) = fake_api::serve(respond).await;
+        let watches = DynamicWatches::new(client, mpsc::unbounded_channel().0);
+        (0..2).for_each(|object| subscribe(&watches, object, 1));
+        let seen = async |object: usize, may_reuse: bool| {
+            let page = read(&watches, object, 1, may_reuse).await;
+            let version = page.items.first().and_then(ResourceExt::resource_version);
+            (version.unwrap(), page.is_reused)
+        };
+        let is_read = |number: usize| (number.to_string(), false);
+        let is_reused = |number: usize| (number.to_string(), true);
+        for object in 0..2 {
+            assert_eq!(seen(object, true).await, is_read(1));
+            assert_eq!(seen(object, true).await, is_reused(1));
+        }
+        // Before the start of a run.
+        version.store(2, Ordering::SeqCst);
+        assert_eq!(seen(0, false).await, is_read(2));
+        assert_eq!(seen(0, true).await, is_reused(2));
+        let selector = selector_of("team", 0);
+        let collection = Target::Collection(Collection::of(&selector));
+        let single = Target::Selector(selector);
+        let changed = ConfigMap {
+            metadata: kube::api::ObjectMeta {
+                name: Some("m0".to_owned()),
+                ..kube::api::ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        let mut number = 2;
+        for target in [single, collection] {
+            for event in [
+                watcher::Event::Apply(changed.clone()),
+                watcher::Event::Delete(changed.clone()),
+                watcher::Event::InitDone,
+            ] {
+                number += 1;
+                version.store(number, Ordering::SeqCst);
+                let events = futures::stream::iter([Ok(event)]);
+                follow(target.clone(), events, Arc::downgrade(&watches.watches)).await;
+                assert_eq!(seen(0, true).await, is_read(number));
+            }
+        }
+        assert_eq!(seen(1, true).await, is_read(number), "all were listed");
+    }
+
+    #[tokio::test]
+    async fn object_without_a_watch_is_read_by_each_reconcile() {
+        let (client, requests) = fake_api::serve(|request| answer(request, "1")).await;
+        let watches = DynamicWatches::new(client, mpsc::unbounded_channel().0);
+        (1..=MAX_SELECTORS).for_each(|object| subscribe(&watches, object, 0));
+        for resource in 0..3 {
+            assert!(!read(&watches, 0, resource, true).await.is_reused);
+        }
+        assert_eq!(requests_of_reads(&requests).0, 3);
     }
 
     #[tokio::test]

@@ -33,6 +33,16 @@ impl Collection {
             namespace: selector.namespace.clone(),
         }
     }
+
+    /// Returns the selector of `objects` of this collection.
+    pub(super) fn selector(&self, objects: NameOrLabels) -> ObjectSelector {
+        ObjectSelector {
+            api_version: self.api_version.clone(),
+            kind: self.kind.clone(),
+            namespace: self.namespace.clone(),
+            objects,
+        }
+    }
 }
 
 /// Objects of one watch.
@@ -336,12 +346,7 @@ impl<W> Subscriptions<W> {
         let named = state.objects.iter();
         let named = named.filter(|(objects, _)| matches!(objects, NameOrLabels::Name(_)));
         let named = named.flat_map(|(name, objects)| {
-            let selector = ObjectSelector {
-                api_version: collection.api_version.clone(),
-                kind: collection.kind.clone(),
-                namespace: collection.namespace.clone(),
-                objects: name.clone(),
-            };
+            let selector = collection.selector(name.clone());
             objects
                 .outdated(None)
                 .map(move |subscriber| (selector.clone(), subscriber))

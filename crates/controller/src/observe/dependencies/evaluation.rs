@@ -99,8 +99,13 @@ impl Dependencies<'_> {
             selector,
             list: query,
             is_first,
+            may_reuse: self.observer.may_reuse(true),
         };
-        ctx.objects.find(query, resource).await
+        let page = ctx.objects.find(query, resource).await?;
+        if page.as_ref().is_ok_and(|page| page.is_reused) {
+            self.observer.record_reuse();
+        }
+        Ok(page)
     }
 
     pub(super) fn namespace(&self, namespace: Option<&String>) -> String {
