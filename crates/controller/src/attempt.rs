@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use alustan_api::FINALIZER;
 use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
 use tracing::field::Empty;
 use tracing::{Instrument, info_span};
 
@@ -15,7 +14,7 @@ use crate::forget::forget;
 use crate::reconcile::reconcile;
 use crate::reconciliation::Reconciliation;
 use crate::requeue::Outcome;
-use crate::resource::{Guarded, Ref, to_key};
+use crate::resource::{Guarded, Ref, ref_of, to_key};
 use crate::slots;
 use crate::unreadable;
 use crate::watch::mapping::LISTS;
@@ -33,7 +32,7 @@ pub(crate) async fn reconcile_object(object: &Guarded, ctx: &Context) -> Result<
         .clone()
         .wait_for(|lists| *lists >= LISTS)
         .await;
-    let resource = ObjectRef::from_obj(object);
+    let resource = ref_of(object);
     ctx.memory.begin(&resource, object.uid());
     let (started_at, _active_reconcile) = (Instant::now(), ctx.health.begin_reconcile(&resource));
     let span = info_span!("reconcile", run = Empty, trace_id = Empty);

@@ -56,7 +56,7 @@ pub(crate) async fn reconcile_all_when_leading(
                 .sign_existing(&signing_ctx.client, &signing_ctx.mirrors.secrets)
                 .await;
         });
-        wake_all(ctx.resources.state(), &wake);
+        wake_all(&ctx.resources, &wake);
         let is_build = |job: &CachedJob| job.labels().contains_key(labels::NAMESPACE);
         let builds = ctx.mirrors.jobs.filter(is_build);
         for resource in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {

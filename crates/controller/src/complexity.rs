@@ -8,7 +8,6 @@ use alustan_api::labels::{self, Component};
 use alustan_source::RepositoryUrl;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PartialObjectMetaExt as _;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource as _, ResourceExt};
 use serde_json::{Value, json};
@@ -23,12 +22,12 @@ use crate::http::Push;
 use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::mirrors::Mirrors;
 use crate::push_events::poll_after_pushes;
-use crate::resource::{Guarded, to_key};
+use crate::resource::{Guarded, ref_of, to_key};
 use crate::slots;
 use crate::visits;
 use crate::watch::cached::{CachedJob, CachedPod};
 use crate::watch::keys::ResourceKey;
-use crate::watch::mapping::{LISTS, consumers_of_outputs, users};
+use crate::watch::mapping::{LISTS, consumers_of_outputs};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Number of resources per namespace. The resources of a namespace use one repository, and each of them uses outputs of the previous one.
@@ -135,15 +134,15 @@ impl Operator {
         self.writer.apply(Event::Apply(last.clone()));
         let namespace = last.namespace().unwrap();
         let shared = ResourceKey::Secret(ObjectKey::new(&namespace, "shared"));
-        assert_eq!(users(store, &shared).len(), PER_NAMESPACE - 1);
+        assert_eq!(store.with(&shared).len(), PER_NAMESPACE - 1);
         let previous = &self.all[self.all.len() - 2];
         let mut outputs = previous.meta().clone();
         let uid = outputs.uid.clone().unwrap();
         outputs.labels = Some(labels::of(&previous.name_any(), &uid, Component::Outputs));
         let outputs = outputs.into_response_partial::<Secret>();
         let consumers = consumers_of_outputs(&self.ctx.settings, store, &outputs);
-        assert_eq!(consumers, [ObjectRef::from_obj(last)]);
-        slots::release_without_active_job(&self.ctx, &ObjectRef::from_obj(last));
+        assert_eq!(consumers, [ref_of(last)]);
+        slots::release_without_active_job(&self.ctx, &ref_of(last));
     }
 
     /// Processes a push to the repository of the last namespace. Returns the number of its resources.
@@ -189,7 +188,7 @@ async fn work_with(resources: usize) -> Work {
     let events = work();
     assert_eq!(operator.push().await, PER_NAMESPACE);
     let push = work();
-    let last = ObjectRef::from_obj(operator.all.last().unwrap());
+    let last = ref_of(operator.all.last().unwrap());
     assert_eq!(to_key(&last).name, format!("web-{}", PER_NAMESPACE - 1));
     forget(&operator.ctx, &last);
     let deletion = work();

@@ -138,7 +138,7 @@ pub(crate) fn context(
         instance: instance.clone(),
         receivers: config.notifications.clone(),
         ca_pem: settings.ca_bundle.as_deref(),
-        resources: resources.store(),
+        resources: resources.clone(),
         wake: wake.clone(),
     })?;
     let program =

@@ -7,7 +7,8 @@ use alustan_api::labels::{self, Component};
 use alustan_api::{TerraformStatus, names};
 use alustan_core::observed::SourceSeen;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::ObjectList;
@@ -16,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::memory::Memory;
-use crate::resource::{Guarded, Ref};
-use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
+use crate::resource::{Guarded, ref_of};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod};
 use crate::watch::keys::JOB_NAME;
 use crate::watch::{PAGE_SIZE, trim};
 
@@ -274,30 +275,38 @@ fn per_resource(kind: &str, used: &AllocationInfo) -> usize {
     bytes
 }
 
+/// Removes the metadata of `object` that no reconcile reads.
+fn metadata_of(object: &mut impl ResourceExt) {
+    trim::metadata(object.meta_mut());
+}
+
 #[test]
 fn caches_take_little_memory_per_resource() {
     let (resources, terraform) = filled("Terraform", Fixture::resource, trim::resource);
     let secret = |kind: &str, secret: fn(&Fixture) -> Value| {
-        let trim = |object: &mut Secret| trim::secret(object, &resources.store());
-        filled::<_, CachedSecret>(kind, secret, trim).1
+        let trim = |object: &mut Secret| trim::secret(object, &resources);
+        filled::<_, Secret>(kind, secret, trim).1
     };
     let sizes = [
-        (terraform, 14_500),
-        (secret("run record", Fixture::record), 4_500),
-        (secret("run report", Fixture::report), 2_100),
-        (secret("pin", Fixture::pin), 3_300),
-        (secret("outputs", Fixture::outputs), 1_800),
+        (terraform, 3_000),
+        (secret("run record", Fixture::record), 3_300),
+        (secret("run report", Fixture::report), 950),
+        (secret("pin", Fixture::pin), 2_100),
+        (secret("outputs", Fixture::outputs), 650),
         (
-            filled::<_, CachedClaim>("claim", Fixture::claim, trim::claim).1,
-            1_700,
+            filled::<PersistentVolumeClaim, CachedClaim>("claim", Fixture::claim, metadata_of).1,
+            550,
         ),
         (
-            filled::<_, CachedJob>("Job", Fixture::job, trim::job).1,
-            2_700,
+            filled::<Job, CachedJob>("Job", Fixture::job, |job| {
+                trim::job_metadata(&mut job.metadata);
+            })
+            .1,
+            950,
         ),
         (
-            filled::<_, CachedPod>("pod", Fixture::pod, trim::pod).1,
-            2_800,
+            filled::<Pod, CachedPod>("pod", Fixture::pod, metadata_of).1,
+            1_050,
         ),
         (remembered(&resources), 1_400),
     ];
@@ -311,7 +320,7 @@ fn caches_take_little_memory_per_resource() {
 /// Returns the heap memory of [`Memory`] per resource, after reconciles whose status the watch cache has.
 fn remembered(resources: &IndexedStore<Guarded>) -> usize {
     let memory = Memory::default();
-    let resources: Vec<_> = resources.state();
+    let resources: Vec<_> = resources.all().collect();
     let used = measure(|| {
         for resource in &resources {
             remember(&memory, resource);
@@ -322,7 +331,7 @@ fn remembered(resources: &IndexedStore<Guarded>) -> usize {
 
 /// Stores in `memory` what reconciles of `resource` store.
 fn remember(memory: &Memory, resource: &Guarded) {
-    let key = Ref::from_obj(resource);
+    let key = ref_of(resource);
     let status: TerraformStatus = resource.0.as_ref().unwrap().status.clone().unwrap();
     let source = SourceSeen {
         revision: DIGEST.to_owned(),

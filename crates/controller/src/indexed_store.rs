@@ -1,116 +1,264 @@
-//! Watch caches with secondary keys. A lookup by a key visits only the objects that have this key, regardless of the size of the cache.
+//! Watch caches with secondary keys. A lookup by a key visits only the objects that have this key, regardless of the size of the cache. The
+//! objects are compressed: 10,000 resources with their Secrets would otherwise take several hundred megabytes.
 
 use std::collections::{HashMap, HashSet, hash_map};
 use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use kube::Resource;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use alustan_api::ObjectKey;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
+use lz4_flex::block::{compress_prepend_size, decompress_size_prepended};
 use parking_lot::RwLock;
 
 /// Kind of object with secondary keys, for example the uid of the owner. Several objects may have one key.
 pub(crate) trait Indexed: Resource<DynamicType = ()> + Clone + 'static {
     /// Secondary key.
     type Key: Hash;
+    /// Part of the object that [`IndexedStore::summaries`] returns for all objects.
+    type Summary: Copy + Send + Sync;
 
     /// Returns the keys of this version of the object. They must depend on the object alone.
     fn keys(&self) -> Vec<Self::Key>;
+
+    /// Returns the summary of this version of the object.
+    fn summary(&self) -> Self::Summary;
+
+    /// Serializes the object for the cache.
+    fn to_bytes(&self) -> Vec<u8>;
+
+    /// Returns the object that [`Self::to_bytes`] serialized; `None` for other bytes.
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
+/// Serializes the objects of a kind as JSON.
+macro_rules! json_bytes {
+    () => {
+        fn to_bytes(&self) -> Vec<u8> {
+            // Does not fail: all keys of maps are strings.
+            serde_json::to_vec(self).unwrap_or_default()
+        }
+
+        fn from_bytes(bytes: &[u8]) -> Option<Self> {
+            serde_json::from_slice(bytes).ok()
+        }
+    };
+}
+
+pub(crate) use json_bytes;
+
 /// Creates an empty watch cache, and its writer.
+#[cfg(test)]
 pub(crate) fn indexed_store<K: Indexed>() -> (IndexedStore<K>, IndexedWriter<K>) {
-    let (store, writer) = reflector::store();
-    let reader = IndexedStore {
-        store,
-        index: Arc::default(),
-    };
-    let writer = IndexedWriter {
-        writer,
-        reader: reader.clone(),
-        has_listed: false,
-    };
-    (reader, writer)
+    let store = IndexedStore::default();
+    let writer = store.writer(None);
+    (store, writer)
 }
 
 /// Watch cache of one kind. Clones share the objects.
 pub(crate) struct IndexedStore<K: Indexed> {
-    store: Store<K>,
-    index: Arc<RwLock<Index<K>>>,
+    seed: RandomState,
+    objects: Arc<RwLock<Objects<K>>>,
 }
 
 impl<K: Indexed> Clone for IndexedStore<K> {
     fn clone(&self) -> Self {
         Self {
-            store: self.store.clone(),
-            index: self.index.clone(),
+            seed: self.seed.clone(),
+            objects: self.objects.clone(),
+        }
+    }
+}
+
+impl<K: Indexed> Default for IndexedStore<K> {
+    fn default() -> Self {
+        Self {
+            seed: RandomState::new(),
+            objects: Arc::default(),
         }
     }
 }
 
 impl<K: Indexed> IndexedStore<K> {
+    /// Returns a writer of the events of a watch in `namespace`; `None`: in all namespaces.
+    pub(crate) fn writer(&self, namespace: Option<String>) -> IndexedWriter<K> {
+        IndexedWriter {
+            store: self.clone(),
+            namespace,
+            list: HashMap::new(),
+            has_listed: false,
+        }
+    }
+
     /// Returns an object by namespace and name.
-    pub(crate) fn get(&self, reference: &ObjectRef<K>) -> Option<Arc<K>> {
-        self.store.get(reference)
+    pub(crate) fn get<R: Resource<DynamicType = ()>>(
+        &self,
+        reference: &ObjectRef<R>,
+    ) -> Option<Arc<K>> {
+        self.find(reference)?.get()
+    }
+
+    /// Whether the cache has an object with this namespace and name.
+    pub(crate) fn contains<R: Resource<DynamicType = ()>>(&self, reference: &ObjectRef<R>) -> bool {
+        self.find(reference).is_some()
+    }
+
+    fn find<R: Resource<DynamicType = ()>>(
+        &self,
+        reference: &ObjectRef<R>,
+    ) -> Option<CachedObject<K>> {
+        let namespace = reference.namespace.as_deref().unwrap_or_default();
+        let name = self.seed.hash_one((namespace, reference.name.as_str()));
+        self.objects.read().by_name.get(&name).cloned()
     }
 
     /// Returns the objects with `key`: exactly those of the last event that the writer has applied.
     pub(crate) fn with(&self, key: &K::Key) -> Vec<Arc<K>> {
-        self.index.read().with(key)
+        let objects = self.cached_with(key);
+        objects.iter().filter_map(CachedObject::get).collect()
+    }
+
+    /// Returns the references of the objects with `key`, like [`Self::with`].
+    pub(crate) fn references_with<R>(&self, key: &K::Key) -> Vec<ObjectRef<R>>
+    where
+        R: Resource<DynamicType = ()>,
+    {
+        let objects = self.cached_with(key);
+        objects.iter().map(CachedObject::reference).collect()
+    }
+
+    fn cached_with(&self, key: &K::Key) -> Vec<CachedObject<K>> {
+        let objects = self.objects.read().with(self.seed.hash_one(key));
+        #[cfg(test)]
+        crate::visits::count(objects.len());
+        objects
     }
 
     /// Whether an object has `key`.
     pub(crate) fn has(&self, key: &K::Key) -> bool {
-        let index = self.index.read();
-        index.by_hash.contains_key(&index.seed.hash_one(key))
+        let key = self.seed.hash_one(key);
+        self.objects.read().by_key.contains_key(&key)
     }
 
-    /// Returns all objects. The cost grows with the cache: not for reconciles and watch events.
-    pub(crate) fn state(&self) -> Vec<Arc<K>> {
+    /// Returns all objects, each of which takes its full memory only until the next. The cost grows with the cache: not for reconciles and
+    /// watch events.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Arc<K>> {
+        self.cached().into_iter().filter_map(|object| object.get())
+    }
+
+    /// Returns namespaces and names of all objects. The cost grows with the cache: not for reconciles and watch events.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = ObjectKey> {
+        self.cached().into_iter().map(|object| object.key())
+    }
+
+    /// Returns the summaries of all objects. The cost grows with the cache: not for reconciles and watch events.
+    pub(crate) fn summaries(&self) -> Vec<K::Summary> {
+        let objects = self.cached();
+        objects.iter().map(|object| object.0.summary).collect()
+    }
+
+    fn cached(&self) -> Vec<CachedObject<K>> {
+        let objects: Vec<_> = self.objects.read().by_name.values().cloned().collect();
         #[cfg(test)]
-        crate::visits::count(self.store.len());
-        self.store.state()
+        crate::visits::count(objects.len());
+        objects
     }
 
-    /// Returns the objects that match `wanted`. The cost grows with the cache: not for reconciles and watch events.
-    pub(crate) fn filter(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
-        #[cfg(test)]
-        crate::visits::count(self.store.len());
-        self.store.state_filter(wanted)
-    }
-
-    /// Returns the cache without the secondary keys.
-    pub(crate) fn store(&self) -> Store<K> {
-        self.store.clone()
+    /// Compresses `object`.
+    fn compress(&self, object: &K) -> CachedObject<K> {
+        let keys = object.keys().into_iter();
+        CachedObject(Arc::new(Content {
+            namespace: object.namespace().unwrap_or_default().into(),
+            name: object.name_any().into(),
+            keys: keys.map(|key| self.seed.hash_one(key)).collect(),
+            summary: object.summary(),
+            compressed: compress_prepend_size(&object.to_bytes()).into(),
+            kind: PhantomData,
+        }))
     }
 }
 
-/// Writer of an [`IndexedStore`].
+/// Compressed object in an [`IndexedStore`]. Two are equal if they are the same allocation.
+pub(crate) struct CachedObject<K: Indexed>(Arc<Content<K>>);
+
+struct Content<K: Indexed> {
+    namespace: Box<str>,
+    name: Box<str>,
+    /// Hashes of the keys.
+    keys: Box<[u64]>,
+    summary: K::Summary,
+    /// Compressed [`Indexed::to_bytes`].
+    compressed: Box<[u8]>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Indexed> CachedObject<K> {
+    /// Returns the object. `None` never occurs: the cache serialized and compressed the object.
+    pub(crate) fn get(&self) -> Option<Arc<K>> {
+        let bytes = decompress_size_prepended(&self.0.compressed).ok()?;
+        K::from_bytes(&bytes).map(Arc::new)
+    }
+
+    /// Returns namespace and name of the object.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey::new(&*self.0.namespace, &*self.0.name)
+    }
+
+    /// Returns the reference to the object.
+    pub(crate) fn reference<R: Resource<DynamicType = ()>>(&self) -> ObjectRef<R> {
+        ObjectRef::new(&self.0.name).within(&self.0.namespace)
+    }
+}
+
+impl<K: Indexed> Clone for CachedObject<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Indexed> PartialEq for CachedObject<K> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<K: Indexed> Eq for CachedObject<K> {}
+
+impl<K: Indexed> Hash for CachedObject<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+/// Writer of the objects of one namespace, or of all, in an [`IndexedStore`].
 pub(crate) struct IndexedWriter<K: Indexed> {
-    writer: Writer<K>,
-    reader: IndexedStore<K>,
+    store: IndexedStore<K>,
+    namespace: Option<String>,
+    /// Objects of the current, incomplete list, by the hash of their names.
+    list: HashMap<u64, CachedObject<K>>,
     /// Whether the first list is complete.
     has_listed: bool,
 }
 
 /// Change of an object in an [`IndexedStore`].
-pub(crate) enum Change<K> {
+pub(crate) enum Change<K: Indexed> {
     /// The first list of the watch has the object.
-    Listed(Arc<K>),
+    Listed(CachedObject<K>),
     /// The object was created or changed.
     Applied {
         /// Previous version; `None` if the object was created.
-        before: Option<Arc<K>>,
-        object: Arc<K>,
+        before: Option<CachedObject<K>>,
+        object: CachedObject<K>,
     },
     /// The object was deleted. Its last known version.
-    Deleted(Arc<K>),
+    Deleted(CachedObject<K>),
 }
 
-impl<K> Change<K> {
+impl<K: Indexed> Change<K> {
     /// Returns the newest known version of the object.
-    pub(crate) fn object(&self) -> &Arc<K> {
+    pub(crate) fn object(&self) -> &CachedObject<K> {
         match self {
             Self::Listed(object) | Self::Applied { object, .. } | Self::Deleted(object) => object,
         }
@@ -118,47 +266,68 @@ impl<K> Change<K> {
 }
 
 impl<K: Indexed> IndexedWriter<K> {
-    /// Applies an event of the watch. Returns the objects that changed: after a repeated list, those with another resource version than before.
-    /// Lookups return the objects of an incomplete list only after its end.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "an event is not used after it is applied"
-    )]
+    /// Applies an event of the watch. Returns the objects that changed: after a repeated list, those that differ from before. Lookups return the
+    /// objects of an incomplete list only after its end.
     pub(crate) fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
-        let IndexedStore { store, index } = &self.reader;
         match event {
-            Event::Init | Event::InitApply(_) => {
-                self.writer.apply_watcher_event(&event);
+            Event::Init => {
+                self.list = HashMap::new();
                 Vec::new()
             }
-            Event::InitDone => {
-                let before = store.state();
-                self.writer.apply_watcher_event(&event);
-                let after = store.state();
-                index.write().replace_all(&after);
-                let is_first = !std::mem::replace(&mut self.has_listed, true);
-                if is_first {
-                    after.into_iter().map(Change::Listed).collect()
-                } else {
-                    differences(before, after)
-                }
+            Event::InitApply(object) => {
+                let (name, object) = self.compress(&object);
+                self.list.insert(name, object);
+                Vec::new()
             }
-            Event::Apply(ref object) => {
-                let reference = ObjectRef::from_obj(object);
-                let before = store.get(&reference);
-                self.writer.apply_watcher_event(&event);
-                let after = store.get(&reference);
-                index.write().replace(before.as_ref(), after.as_ref());
-                let change = after.map(|object| Change::Applied { before, object });
-                change.into_iter().collect()
+            Event::InitDone => self.replace_all(),
+            Event::Apply(object) => {
+                let (name, object) = self.compress(&object);
+                let mut objects = self.store.objects.write();
+                let before = objects.replace(name, Some(object.clone()));
+                vec![Change::Applied { before, object }]
             }
-            Event::Delete(ref object) => {
-                let before = store.get(&ObjectRef::from_obj(object));
-                self.writer.apply_watcher_event(&event);
-                index.write().replace(before.as_ref(), None);
-                vec![Change::Deleted(Arc::new(object.clone()))]
+            Event::Delete(object) => {
+                let (name, object) = self.compress(&object);
+                self.store.objects.write().replace(name, None);
+                vec![Change::Deleted(object)]
             }
         }
+    }
+
+    /// Replaces the objects by those of the complete list. Returns the differences.
+    fn replace_all(&mut self) -> Vec<Change<K>> {
+        let list = std::mem::take(&mut self.list);
+        let is_first = !std::mem::replace(&mut self.has_listed, true);
+        let mut objects = self.store.objects.write();
+        let is_deleted = |(name, object): &(&u64, &CachedObject<K>)| {
+            let namespace = self.namespace.as_deref();
+            namespace.is_none_or(|namespace| *object.0.namespace == *namespace)
+                && !list.contains_key(name)
+        };
+        let known = objects.by_name.iter();
+        let deleted: Vec<_> = known.filter(is_deleted).map(|(name, _)| *name).collect();
+        let deleted = deleted
+            .into_iter()
+            .filter_map(|name| objects.replace(name, None));
+        let mut changes: Vec<_> = deleted.map(Change::Deleted).collect();
+        for (name, object) in list {
+            let before = objects.replace(name, Some(object.clone()));
+            // The content includes the resource version.
+            let content = before.as_ref().map(|before| &before.0.compressed);
+            if is_first {
+                changes.push(Change::Listed(object));
+            } else if content != Some(&object.0.compressed) {
+                changes.push(Change::Applied { before, object });
+            }
+        }
+        changes
+    }
+
+    /// Returns the hash of the name of `object`, and the compressed object.
+    fn compress(&self, object: &K) -> (u64, CachedObject<K>) {
+        let object = self.store.compress(object);
+        let name = (&*object.0.namespace, &*object.0.name);
+        (self.store.seed.hash_one(name), object)
     }
 }
 
@@ -174,30 +343,11 @@ impl<K: Indexed> IndexedWriter<K> {
     }
 }
 
-/// Returns the differences between the objects of two lists.
-fn differences<K: Indexed>(before: Vec<Arc<K>>, after: Vec<Arc<K>>) -> Vec<Change<K>> {
-    let reference = |object: &Arc<K>| ObjectRef::from_obj(&**object);
-    let mut before: HashMap<_, _> = before
-        .into_iter()
-        .map(|object| (reference(&object), object))
-        .collect();
-    let mut changes = Vec::new();
-    for object in after {
-        let before = before.remove(&reference(&object));
-        let version = |object: &Arc<K>| object.meta().resource_version.clone();
-        if before.as_ref().map(version) != Some(version(&object)) {
-            changes.push(Change::Applied { before, object });
-        }
-    }
-    changes.extend(before.into_values().map(Change::Deleted));
-    changes
-}
-
-/// Objects by the hash of a secondary key: 10,000 resources have about 100,000 keys in all caches, and a hash needs a tenth of the memory of a
-/// key. The hash has 64 bits and a random seed, so the objects of two keys are never mixed in practice.
-struct Index<K> {
-    seed: RandomState,
-    by_hash: HashMap<u64, Objects<K>>,
+/// Objects by the hashes of their names and of their secondary keys: 10,000 resources have about 100,000 keys in all caches, and a hash needs a
+/// tenth of the memory of a key. The hash has 64 bits and a random seed, so the objects of two keys are never mixed in practice.
+struct Objects<K: Indexed> {
+    by_name: HashMap<u64, CachedObject<K>>,
+    by_key: HashMap<u64, WithKey<K>>,
 }
 
 /// Objects with one key.
@@ -205,111 +355,80 @@ struct Index<K> {
     clippy::box_collection,
     reason = "most keys have one object; an unboxed set would triple the size of all entries"
 )]
-enum Objects<K> {
-    One(Arc<K>),
-    Many(Box<HashSet<Entry<K>>>),
+enum WithKey<K: Indexed> {
+    One(CachedObject<K>),
+    Many(Box<HashSet<CachedObject<K>>>),
 }
 
-impl<K> Default for Index<K> {
+impl<K: Indexed> Default for Objects<K> {
     fn default() -> Self {
         Self {
-            seed: RandomState::new(),
-            by_hash: HashMap::new(),
+            by_name: HashMap::new(),
+            by_key: HashMap::new(),
         }
     }
 }
 
-impl<K: Indexed> Index<K> {
-    fn with(&self, key: &K::Key) -> Vec<Arc<K>> {
-        let objects = match self.by_hash.get(&self.seed.hash_one(key)) {
+impl<K: Indexed> Objects<K> {
+    fn with(&self, key: u64) -> Vec<CachedObject<K>> {
+        match self.by_key.get(&key) {
             None => Vec::new(),
-            Some(Objects::One(object)) => vec![object.clone()],
-            Some(Objects::Many(objects)) => objects.iter().map(|entry| entry.0.clone()).collect(),
+            Some(WithKey::One(object)) => vec![object.clone()],
+            Some(WithKey::Many(objects)) => objects.iter().cloned().collect(),
+        }
+    }
+
+    /// Replaces the object `name`. Returns its previous version.
+    fn replace(&mut self, name: u64, after: Option<CachedObject<K>>) -> Option<CachedObject<K>> {
+        let before = match &after {
+            Some(object) => self.by_name.insert(name, object.clone()),
+            None => self.by_name.remove(&name),
         };
-        #[cfg(test)]
-        crate::visits::count(objects.len());
-        objects
-    }
-
-    fn replace_all(&mut self, objects: &[Arc<K>]) {
-        self.by_hash = HashMap::new();
-        for object in objects {
-            self.insert(object);
-        }
-    }
-
-    fn replace(&mut self, before: Option<&Arc<K>>, after: Option<&Arc<K>>) {
-        if let Some(before) = before {
-            self.remove(before);
-        }
-        if let Some(after) = after {
-            self.insert(after);
-        }
-    }
-
-    fn insert(&mut self, object: &Arc<K>) {
-        for key in object.keys() {
-            let hash = self.seed.hash_one(key);
-            match self.by_hash.entry(hash) {
-                hash_map::Entry::Vacant(vacant) => {
-                    vacant.insert(Objects::One(object.clone()));
+        if let Some(object) = &before {
+            for key in &object.0.keys {
+                let objects = self.by_key.get_mut(key);
+                if objects.is_some_and(|objects| objects.remove(object)) {
+                    self.by_key.remove(key);
                 }
-                hash_map::Entry::Occupied(mut occupied) => occupied.get_mut().insert(object),
             }
         }
-    }
-
-    fn remove(&mut self, object: &Arc<K>) {
-        for key in object.keys() {
-            let hash = self.seed.hash_one(key);
-            let objects = self.by_hash.get_mut(&hash);
-            if objects.is_some_and(|objects| objects.remove(object)) {
-                self.by_hash.remove(&hash);
+        if let Some(object) = after {
+            for key in &object.0.keys {
+                match self.by_key.entry(*key) {
+                    hash_map::Entry::Vacant(vacant) => {
+                        vacant.insert(WithKey::One(object.clone()));
+                    }
+                    hash_map::Entry::Occupied(mut occupied) => occupied.get_mut().insert(&object),
+                }
             }
         }
+        before
     }
 }
 
-impl<K> Objects<K> {
-    fn insert(&mut self, object: &Arc<K>) {
+impl<K: Indexed> WithKey<K> {
+    fn insert(&mut self, object: &CachedObject<K>) {
         match self {
-            Self::One(only) if Arc::ptr_eq(only, object) => {}
+            Self::One(only) if only == object => {}
             Self::One(only) => {
-                let both = [only.clone(), object.clone()].map(Entry);
+                let both = [only.clone(), object.clone()];
                 *self = Self::Many(Box::new(both.into()));
             }
             Self::Many(objects) => {
-                objects.insert(Entry(object.clone()));
+                objects.insert(object.clone());
             }
         }
     }
 
     /// Removes `object`. Returns whether no object is left.
-    fn remove(&mut self, object: &Arc<K>) -> bool {
+    fn remove(&mut self, object: &CachedObject<K>) -> bool {
         match self {
-            Self::One(only) => Arc::ptr_eq(only, object),
+            Self::One(only) => only == object,
             Self::Many(objects) => {
-                objects.remove(&Entry(object.clone()));
+                objects.remove(object);
                 objects.is_empty()
             }
         }
-    }
-}
-
-/// Object in a set. Two entries are equal if they are the same allocation.
-struct Entry<K>(Arc<K>);
-
-impl<K> PartialEq for Entry<K> {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl<K> Eq for Entry<K> {}
-
-impl<K> Hash for Entry<K> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
     }
 }
 
@@ -325,6 +444,11 @@ mod tests {
     /// The keys of a volume are the names of its labels.
     impl Indexed for PersistentVolume {
         type Key = String;
+        type Summary = ();
+
+        json_bytes!();
+
+        fn summary(&self) {}
 
         fn keys(&self) -> Vec<String> {
             self.labels().keys().cloned().collect()
@@ -371,15 +495,16 @@ mod tests {
             for event in events.into_iter().flatten() {
                 writer.apply(event);
                 for label in 0..4 {
-                    let all = store.filter(|object| object.labels().contains_key(&key(label)));
+                    let has_key = |object: &Arc<PersistentVolume>| object.labels().contains_key(&key(label));
+                    let all: Vec<_> = store.all().filter(has_key).collect();
                     prop_assert_eq!(names(&store.with(&key(label))), names(&all));
                 }
             }
-            let keys = store.state().iter().map(|object| object.labels().len()).sum::<usize>();
-            let index = store.index.read();
-            let entries: Vec<_> = index.by_hash.values().map(|objects| match objects {
-                Objects::One(_) => 1,
-                Objects::Many(objects) => objects.len(),
+            let keys = store.all().map(|object| object.labels().len()).sum::<usize>();
+            let objects = store.objects.read();
+            let entries: Vec<_> = objects.by_key.values().map(|objects| match objects {
+                WithKey::One(_) => 1,
+                WithKey::Many(objects) => objects.len(),
             }).collect();
             prop_assert!(!entries.contains(&0), "a key without objects is dropped");
             prop_assert_eq!(entries.iter().sum::<usize>(), keys);
@@ -399,6 +524,25 @@ mod tests {
             visits::so_far() - before
         };
         assert_eq!((visited_with(10), visited_with(200)), (1, 1));
+    }
+
+    #[test]
+    fn list_of_a_namespace_leaves_the_objects_of_others() {
+        let store = IndexedStore::default();
+        let listed = |namespace: &str, names: &[u8]| {
+            let mut writer = store.writer(Some(namespace.to_owned()));
+            writer.list(names.iter().map(|name| {
+                let mut object = object(*name, 1);
+                object.metadata.namespace = Some(namespace.to_owned());
+                object
+            }));
+        };
+        listed("a", &[0, 1]);
+        listed("b", &[1, 2]);
+        listed("a", &[1]);
+        assert_eq!(names(&store.with(&key(0))), ["v1", "v1", "v2"]);
+        listed("b", &[]);
+        assert_eq!(names(&store.with(&key(0))), ["v1"]);
     }
 
     #[test]
@@ -429,6 +573,6 @@ mod tests {
             Change::Applied { .. } => "changed",
             Change::Deleted(_) => "deleted",
         };
-        format!("{kind} {}", change.object().name_any())
+        format!("{kind} {}", change.object().key().name)
     }
 }

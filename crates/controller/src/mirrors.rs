@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use crate::call::call;
 use crate::error::Error;
 use crate::resource::Ref;
-use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod};
 use crate::watch::trim::is_content_removed;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Watch caches of the objects that the operator manages for resources.
 pub(crate) struct Mirrors {
     /// Run records, run reports, pins, outputs and build Secrets.
-    pub(crate) secrets: WriteThroughCache<CachedSecret>,
+    pub(crate) secrets: WriteThroughCache<Secret>,
     /// Metadata of outputs `ConfigMap`s.
     pub(crate) config_maps: WriteThroughCache<PartialObjectMeta<ConfigMap>>,
     /// `PersistentVolumeClaim`s of cache volumes.
@@ -38,16 +38,13 @@ impl Mirrors {
     /// read the current resource version of the Secret, returns the Secret without content.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
-        let read = is_content_removed(&*known)
-            .then(|| {
-                self.read
-                    .lock()
-                    .get(&Ref::new(name).within(namespace))
-                    .cloned()
-            })
-            .flatten()
-            .filter(|read| read.resource_version() == known.resource_version());
-        Some(read.unwrap_or_else(|| Arc::new(known.unpacked())))
+        if !is_content_removed(&*known) {
+            return Some(known);
+        }
+        let key = Ref::new(name).within(namespace);
+        let read = self.read.lock().get(&key).cloned();
+        let current = read.filter(|read| read.resource_version() == known.resource_version());
+        Some(current.unwrap_or(known))
     }
 
     /// Returns a Secret of an existing resource. Reads the Secret from the API server if the caches have only the Secret without content
@@ -146,7 +143,7 @@ mod tests {
         assert_eq!(read().await, None);
         for (times, next) in [(1, "7"), (2, "8")] {
             version.send_replace(next);
-            let mut without_content = CachedSecret::from(secret(next));
+            let mut without_content = secret(next);
             remove_content(&mut without_content);
             writer.apply(watcher::Event::Apply(without_content));
             for _ in 0..2 {
@@ -154,7 +151,7 @@ mod tests {
                 assert_eq!(requests.lock().len(), times);
             }
         }
-        writer.apply(watcher::Event::Apply(secret("9").into()));
+        writer.apply(watcher::Event::Apply(secret("9")));
         assert_eq!(read().await, whole("9"));
         assert_eq!(requests.lock().len(), 2);
     }

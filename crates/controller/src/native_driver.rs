@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
 use tracing::{debug, info};
 
 use crate::args::Driver;
@@ -13,7 +12,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::health::{Health, SLOW_RECONCILE};
 use crate::requeue::record_failure;
-use crate::resource::Guarded;
+use crate::resource::ref_of;
+use crate::watch::ResourceName;
 
 /// Maximum number of concurrent reconciles. More do not finish earlier: a reconcile mostly waits for the API server, and kube polls the tasks of
 /// all concurrent reconciles whenever one of them ends. The others wait in the queue of the controller, which contains each resource at most once.
@@ -23,14 +23,18 @@ pub(crate) const MAX_CONCURRENT_RECONCILES: u16 = 64;
 /// so that slow expressions of one namespace do not delay the reconciles of other namespaces.
 const MAX_SLOW_RECONCILES: usize = 8;
 
-/// Reconciles `object`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
+/// Reconciles the resource `name`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
-pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result<Action, Error> {
+pub(crate) async fn reconcile(name: Arc<ResourceName>, ctx: Arc<Context>) -> Result<Action, Error> {
     match ctx.driver {
         Driver::Native if ctx.leader.leads() => {
-            if let Some(later) = postponed(&ctx.health, &object) {
+            if let Some(later) = postponed(&ctx.health, &name) {
                 return Ok(later);
             }
+            let Some(object) = ctx.resources.get(&ref_of(&*name)) else {
+                // The event of the deletion requeues the resource.
+                return Ok(Action::await_change());
+            };
             let outcome = Box::pin(reconcile_object(&object, &ctx)).await;
             outcome.map(|outcome| outcome.action())
         }
@@ -39,7 +43,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result
 }
 
 /// Returns when to reconcile `object` instead of now, if its namespace has [`MAX_SLOW_RECONCILES`].
-fn postponed(health: &Health, object: &Guarded) -> Option<Action> {
+fn postponed(health: &Health, object: &ResourceName) -> Option<Action> {
     let namespace = object.namespace().unwrap_or_default();
     let is_slow = health.slow_reconciles(&namespace) >= MAX_SLOW_RECONCILES;
     is_slow.then(|| Action::requeue(SLOW_RECONCILE))
@@ -47,8 +51,8 @@ fn postponed(health: &Health, object: &Guarded) -> Option<Action> {
 
 /// Requeues a failed reconcile with a growing backoff.
 #[expect(clippy::needless_pass_by_value, reason = "required by Controller::run")]
-pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> Action {
-    let resource = ObjectRef::from_obj(&*object);
+pub(crate) fn retry(name: Arc<ResourceName>, error: &Error, ctx: Arc<Context>) -> Action {
+    let resource = ref_of(&*name);
     if error.is_conflict() {
         let wait = ctx.memory.conflicted(&resource);
         debug!(resource = %resource, ?wait, "the resource or its run record changed; requeueing");
@@ -72,7 +76,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_reconciles_postpone_those_of_their_namespace_only() {
         let health = Health::new(Leader::leading());
-        let resource = |namespace: &str| -> Guarded {
+        let resource = |namespace: &str| -> ResourceName {
             let metadata = json!({"metadata": {"name": "web", "namespace": namespace}});
             serde_json::from_value(metadata).unwrap()
         };

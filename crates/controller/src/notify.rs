@@ -19,7 +19,6 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
-use kube::runtime::reflector::Store;
 use kube::{Client as Kube, Resource, ResourceExt};
 use parking_lot::Mutex;
 use reqwest::header::CONTENT_TYPE;
@@ -30,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::call::call;
 use crate::error::with_causes;
 use crate::events::publish;
+use crate::indexed_store::IndexedStore;
 use crate::notify::receivers::{Receiver, ReceiversFile, parse_url};
 use crate::resource::{Guarded, Ref};
 use crate::standard_webhooks::{self, SharedSecret};
@@ -49,7 +49,7 @@ pub(crate) struct Notifier {
     kube: Kube,
     instance: String,
     receivers: ReceiversFile,
-    resources: Store<Guarded>,
+    resources: IndexedStore<Guarded>,
     messages: Mutex<HashMap<Ref, Messages>>,
     queues: Queues,
     wake: UnboundedSender<Ref>,
@@ -71,7 +71,7 @@ pub(crate) struct NotifierParts<'a> {
     /// CA certificates (PEM) to trust in addition to the default ones.
     pub(crate) ca_pem: Option<&'a str>,
     /// All resources.
-    pub(crate) resources: Store<Guarded>,
+    pub(crate) resources: IndexedStore<Guarded>,
     /// Requeues resources, so that their notifications are saved in the run record.
     pub(crate) wake: UnboundedSender<Ref>,
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use alustan_api::GitRepo;
 use alustan_source::RepositoryUrl;
-use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc;
 use tracing::info;
 
 use crate::context::Context;
 use crate::http::{Push, PushRequest};
 use crate::remote::queries;
-use crate::resource::Ref;
+use crate::resource::{Ref, ref_of};
 use crate::watch::keys::ResourceKey;
 
 /// Handles pushes until all senders are dropped.
@@ -39,9 +38,7 @@ fn affected(ctx: &Context, push: &Push) -> HashSet<Ref> {
         let repo = tf.ok().and_then(|tf| tf.spec.git_repo.as_ref());
         repo.is_some_and(|repo| is_affected(repo, push))
     });
-    affected
-        .map(|resource| ObjectRef::from_obj(&*resource))
-        .collect()
+    affected.map(|resource| ref_of(&*resource)).collect()
 }
 
 fn is_affected(repo: &GitRepo, push: &Push) -> bool {

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::core::error_boundary::InvalidObject;
 use kube::core::{PartialObjectMeta, Resource};
 use kube::runtime::reflector::ObjectRef;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::value::RawValue;
 
 /// `Terraform` resource, or, if the resource cannot be parsed, its metadata and the error. So an unreadable resource does not stop the
@@ -18,8 +18,14 @@ use serde_json::value::RawValue;
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
 
-/// Name and namespace of a resource.
-pub(crate) type Ref = ObjectRef<Guarded>;
+/// Name and namespace of a resource. The controller of kube keeps the metadata of all resources; [`IndexedStore`](crate::indexed_store::IndexedStore)
+/// has the rest.
+pub(crate) type Ref = ObjectRef<PartialObjectMeta<Terraform>>;
+
+/// Returns the reference to `resource`.
+pub(crate) fn ref_of(resource: &impl ResourceExt) -> Ref {
+    Ref::new(&resource.name_any()).within(&resource.namespace().unwrap_or_default())
+}
 
 impl<'de> Deserialize<'de> for Guarded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -121,6 +127,37 @@ pub(crate) fn readable(resources: &[Arc<Guarded>]) -> impl Iterator<Item = &Terr
     resources
         .iter()
         .filter_map(|resource| resource.0.as_ref().ok())
+}
+
+/// Form of a [`Guarded`] in the watch cache.
+#[derive(Serialize, Deserialize)]
+enum Stored<R, M> {
+    Readable(R),
+    Unreadable { error: String, metadata: M },
+}
+
+impl Guarded {
+    /// Serializes the resource. Reverses with [`Self::from_bytes`].
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let stored = match &self.0 {
+            Ok(tf) => Stored::Readable(tf),
+            Err(invalid) => Stored::Unreadable {
+                error: invalid.error.clone(),
+                metadata: &invalid.metadata,
+            },
+        };
+        // Does not fail: all keys of maps are strings.
+        serde_json::to_vec(&stored).unwrap_or_default()
+    }
+
+    /// Returns the resource that [`Self::to_bytes`] serialized; `None` for other bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let stored = serde_json::from_slice(bytes).ok()?;
+        Some(Self(match stored {
+            Stored::Readable(tf) => Ok(tf),
+            Stored::Unreadable { error, metadata } => Err(InvalidObject { error, metadata }),
+        }))
+    }
 }
 
 /// Whether `object` belongs to `tf`: `object` has the label with the uid of `tf`, and is in the same namespace. False for objects of other

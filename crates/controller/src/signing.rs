@@ -2,6 +2,7 @@
 //! not be able to forge an approval, an image or a ServiceAccount. The signing key is in the namespace of the operator.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -20,7 +21,6 @@ use tracing::{info, warn};
 
 use crate::call::call;
 use crate::error::Error;
-use crate::watch::cached::CachedSecret;
 use crate::watch::trim::{expected_name, is_content_removed};
 use crate::write_through_cache::WriteThroughCache;
 
@@ -135,11 +135,7 @@ impl Signer {
 
     /// Signs existing Secrets if this key has not signed them yet. Retries until all are signed, because writes fail while this replica
     /// does not lead.
-    pub(crate) async fn sign_existing(
-        &self,
-        client: &Client,
-        secrets: &WriteThroughCache<CachedSecret>,
-    ) {
+    pub(crate) async fn sign_existing(&self, client: &Client, secrets: &WriteThroughCache<Secret>) {
         while self.trusts_existing.load(Ordering::Relaxed) {
             match self.try_sign_existing(client, secrets).await {
                 Ok(()) => self.trusts_existing.store(false, Ordering::Relaxed),
@@ -158,18 +154,18 @@ impl Signer {
     async fn try_sign_existing(
         &self,
         client: &Client,
-        secrets: &WriteThroughCache<CachedSecret>,
+        secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
         // Sign only Secrets with the name of a run record or pin. If a Secret with another name were signed, a tenant could copy its
         // signature to a run record.
         let unsigned = secrets.filter(|secret| {
             uid(secret).is_some()
                 && expected_name(secret).is_some_and(|name| name == secret.name_any())
-                && (is_content_removed(secret) || self.is_unsigned(&secret.unpacked()))
+                && (is_content_removed(secret) || self.is_unsigned(secret))
         });
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
-            .map(|secret| self.sign_one(client, secret.unpacked()))
+            .map(|secret| self.sign_one(client, Arc::unwrap_or_clone(secret)))
             .buffer_unordered(CONCURRENCY);
         while let Some(result) = results.next().await {
             result?;

@@ -133,7 +133,8 @@ async fn finished_job_beyond_the_limit_is_deleted_with_the_next_reconcile() {
     simulation.reconcile().await;
     let ctx = simulation.operator.ctx.clone();
     *ctx.job_retention.lock() = JobRetention::new(1);
-    let marked = ctx.job_retention.lock().mark(finished_jobs(&ctx));
+    let finished = finished_jobs(&ctx);
+    let marked = ctx.job_retention.lock().mark(finished);
     assert_eq!(marked.len(), 1);
     simulation.reconcile().await;
     assert_eq!(

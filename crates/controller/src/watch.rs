@@ -5,10 +5,10 @@ pub(crate) mod cached;
 mod changes;
 pub(crate) mod dependents;
 pub(crate) mod dynamic;
-pub(crate) mod joined;
 pub(crate) mod keys;
 pub(crate) mod mapping;
 pub(crate) mod object_selector;
+mod resource_names;
 mod subscriptions;
 pub(crate) mod trim;
 pub(crate) mod used_objects;
@@ -16,29 +16,32 @@ pub(crate) mod used_objects;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use alustan_api::ObjectKey;
-use futures::stream::{self, Stream};
+use alustan_api::{ObjectKey, labels};
+use futures::stream::{self, BoxStream, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PartialObjectMeta, PartialObjectMetaExt as _};
 use kube::core::NamespaceResourceScope;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::Store;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, warn};
 
+pub(crate) use resource_names::ResourceName;
+
 use crate::error::with_causes;
-use crate::indexed_store::{Change, Indexed, IndexedStore, IndexedWriter, indexed_store};
+use crate::indexed_store::{CachedObject, Change, Indexed, IndexedStore, IndexedWriter};
 use crate::resource::{Guarded, Ref};
-use crate::watch::cached::{CachedSecret, cached};
+use crate::watch::cached::cached;
 use crate::watch::dependents::DependentsIndex;
-use crate::watch::joined::Events;
-use crate::watch::joined::joined;
 use crate::watch::mapping::{MIRRORED, is_watched, managed_selector, to_ref, unmanaged_selector};
+use crate::watch::resource_names::{NamesWriter, metadata};
 use crate::watch::used_objects::{UsedKind, UsedObjects};
 
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
@@ -47,6 +50,15 @@ pub(crate) const PAGE_SIZE: u32 = 50;
 /// Maximum number of deleted resources that wait in [`Watches::deleted`] for the cache of Secrets. Above this number, the oldest of these
 /// resources is dropped: the content of its Secrets stays in the cache until the Secrets are listed again.
 const MAX_PENDING_DELETIONS: usize = 1_000;
+
+/// Item in the stream of a watch: an event, or the error of the watch.
+pub(crate) type Events<K> = Result<K, watcher::Error>;
+
+/// Watch of one namespace, or of all namespaces if `namespace` is `None`.
+struct Watched<K> {
+    namespace: Option<String>,
+    events: BoxStream<'static, Events<watcher::Event<K>>>,
+}
 
 /// Watches in `namespaces`, or in all namespaces if `namespaces` is empty.
 #[derive(Clone)]
@@ -59,21 +71,32 @@ pub(crate) struct Watches {
     /// Whether the first list of the resources is complete.
     has_resources: watch::Receiver<bool>,
     /// Sends deleted resources to the cache of Secrets, which then removes the content of their Secrets.
-    deleted: broadcast::Sender<Arc<Guarded>>,
+    deleted: broadcast::Sender<CachedObject<Guarded>>,
+}
+
+/// Input of the controller of kube.
+pub(crate) struct ResourceNames<E> {
+    /// Names of all resources.
+    pub(crate) store: Store<ResourceName>,
+    /// Names of the resources to reconcile after a change. Omits changes that only affect status.
+    pub(crate) events: E,
 }
 
 impl Watches {
-    /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. The stream omits changes that only affect
-    /// status. `wake` receives the resources to reconcile: each deleted resource, so that its in-memory state is dropped, and each resource
-    /// that depends on a changed or deleted resource. `lists` is the number of watches of resources and cached objects that have completed
-    /// their first list.
+    /// Creates watches in `namespaces` (all if empty), and the names of the resources. `wake` receives the resources to reconcile: each deleted
+    /// resource, so that its in-memory state is dropped, and each resource that depends on a changed or deleted resource. `lists` is the number
+    /// of kinds, of resources and cached objects, whose first list is complete in all namespaces.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,
         wake: mpsc::UnboundedSender<Ref>,
         lists: watch::Sender<usize>,
-    ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
-        let (resources, writer) = indexed_store();
+    ) -> (
+        Self,
+        ResourceNames<impl Stream<Item = Events<ResourceName>> + Send + use<>>,
+    ) {
+        let resources = IndexedStore::default();
+        let names = NamesWriter::default();
         let (listed, has_resources) = watch::channel(false);
         let deleted = broadcast::Sender::new(MAX_PENDING_DELETIONS);
         let watches = Self {
@@ -85,26 +108,33 @@ impl Watches {
             deleted: deleted.clone(),
         };
         let (all, dependents) = (watches.resources(), DependentsIndex::default());
-        let raw_events = watches.watched(&watcher::Config::default(), trim::resource);
-        let has_listed = move || {
-            listed.send_replace(true);
+        let store = names.store();
+        let has_listed = {
+            let (all, names) = (watches.resources(), names.clone());
+            move || {
+                names.list(all.keys());
+                listed.send_replace(true);
+            }
         };
+        let unfiltered = watcher::Config::default();
+        let by_namespace = watches.watched(&unfiltered, trim::resource);
         let events = watches
-            .filled(writer, raw_events, has_listed)
+            .filled(&watches.resources, by_namespace, has_listed)
             .try_filter_map(move |change| {
+                names.change(&change);
                 // `send` fails only after the controller has stopped.
                 let wake = |resource: Ref| drop(wake.send(resource));
                 if let Change::Deleted(resource) = &change {
-                    wake(ObjectRef::from_obj(&**resource));
+                    wake(resource.reference());
                     // `send` fails only if no cache of Secrets exists; then there is no content to remove.
                     let _ = deleted.send(resource.clone());
                 }
                 let affected = affected(&dependents, &change, &all);
                 affected.iter().map(to_ref).for_each(wake);
-                let changed = is_reconciled(&change).then(|| Guarded::clone(change.object()));
+                let changed = is_reconciled(&change).then(|| metadata(change.object().key()));
                 future::ready(Ok(changed))
             });
-        (watches, events)
+        (watches, ResourceNames { store, events })
     }
 
     /// Returns watches of the same namespaces and of `namespace`.
@@ -120,41 +150,46 @@ impl Watches {
         self.resources.clone()
     }
 
-    /// Returns one API for all namespaces, or one for each watched namespace.
-    fn apis<K>(&self) -> Vec<Api<K>>
+    /// Returns one API for all namespaces, or one for each watched namespace, with its namespace.
+    fn apis<K>(&self) -> Vec<(Option<String>, Api<K>)>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         let client = || self.client.clone();
         if self.namespaces.is_empty() {
-            return vec![Api::all(client())];
+            return vec![(None, Api::all(client()))];
         }
         let namespaces = self.namespaces.iter();
         namespaces
-            .map(|namespace| Api::namespaced(client(), namespace))
+            .map(|namespace| {
+                (
+                    Some(namespace.clone()),
+                    Api::namespaced(client(), namespace),
+                )
+            })
             .collect()
     }
 
-    /// Returns the watch events of the objects that `wanted` selects, without the fields that `trim` removes. A failed watch is retried
-    /// with a backoff and its error is only logged: an error in the stream would make the controller delay all events.
-    fn watched<K, T>(
-        &self,
-        wanted: &watcher::Config,
-        trim: T,
-    ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K, T>
+    /// Returns the watches of the objects that `wanted` selects, without the fields that `trim` removes. A failed watch is retried with a
+    /// backoff and its error is only logged: an error in the stream would make the controller delay all events.
+    fn watched<K, T>(&self, wanted: &watcher::Config, trim: T) -> Vec<Watched<K>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + 'static,
         T: Fn(&mut K) + Clone + Send + 'static,
     {
-        let watch = |api: Api<K>| {
+        let watch = |(namespace, api)| {
             let events = watcher(api, wanted.clone().page_size(PAGE_SIZE)).default_backoff();
-            events.modify(trim.clone()).boxed()
+            let events = events.modify(trim.clone()).filter(|event| {
+                log_error::<K>(event);
+                future::ready(event.is_ok())
+            });
+            Watched {
+                namespace,
+                events: events.boxed(),
+            }
         };
-        joined(self.apis().into_iter().map(watch).collect()).filter(|event| {
-            log_error::<K>(event);
-            future::ready(event.is_ok())
-        })
+        self.apis().into_iter().map(watch).collect()
     }
 
     /// Returns the created, changed and deleted objects that resources name, and possibly others of kind `K`. Omits the objects of the operator,
@@ -170,15 +205,15 @@ impl Watches {
     {
         let wanted = watcher::Config::default().labels(&unmanaged_selector());
         let trim = |object: &mut PartialObjectMeta<K>| object.managed_fields_mut().clear();
-        let mut used = UsedObjects::new(kind, self.resources());
-        let changed = self
-            .watched(&wanted, trim)
-            .map_ok(move |event| {
+        let changed = self.watched(&wanted, trim).into_iter().map(|watched| {
+            let mut used = UsedObjects::new(kind, self.resources(), watched.namespace);
+            let changed = watched.events.map_ok(move |event| {
                 let changed = used.changed(&event).into_iter();
                 stream::iter(changed.map(|key| Ok(metadata(key))))
-            })
-            .try_flatten();
-        self.after_resources(changed)
+            });
+            changed.try_flatten().boxed()
+        });
+        self.after_resources(stream::select_all(changed))
     }
 
     /// Returns `events` once the first list of the resources is complete.
@@ -197,89 +232,108 @@ impl Watches {
     pub(crate) fn secrets(
         &self,
     ) -> (
-        IndexedStore<CachedSecret>,
-        impl Stream<Item = Events<PartialObjectMeta<CachedSecret>>> + Send + use<>,
+        IndexedStore<Secret>,
+        impl Stream<Item = Events<PartialObjectMeta<Secret>>> + Send + use<>,
     ) {
         let wanted = watcher::Config::default().labels(&managed_selector(&MIRRORED));
-        let resources = self.resources().store();
+        let resources = self.resources();
         let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
-        let watched = self.watched(&wanted, trim).map_ok(cached);
-        let (store, writer) = indexed_store();
-        let without = without_resources(self.deleted.subscribe(), store.store());
-        let events = self.mirror(writer, stream::select(watched, without));
+        let store = IndexedStore::default();
+        let filled = self.filled(&store, self.watched(&wanted, trim), || {});
+        let deleted = without_resources(self.deleted.subscribe(), store.clone());
+        let left_out = applied(store.writer(None), deleted, || {});
+        let events = stream::select(filled, left_out)
+            .try_filter_map(|change| future::ready(Ok(metadata_of(&change))));
         (store, self.after_resources(events))
     }
 
-    /// Returns a cache of the objects that `wanted` selects, without the fields that `trim` removes, and the metadata of the objects that change.
-    pub(crate) fn mirrored<K>(
+    /// Returns a cache of the objects of the operator of kind `K`, without the metadata that `trim` removes, and the metadata of the objects that
+    /// change.
+    pub(crate) fn mirrored<K, C>(
         &self,
-        wanted: &watcher::Config,
-        trim: fn(&mut K),
+        trim: fn(&mut ObjectMeta),
     ) -> (
-        IndexedStore<K>,
-        impl Stream<Item = Events<PartialObjectMeta<K>>> + Send + use<K>,
+        IndexedStore<C>,
+        impl Stream<Item = Events<PartialObjectMeta<C>>> + Send + use<K, C>,
     )
     where
-        K: Resource<Scope = NamespaceResourceScope> + Indexed,
-        K: DeserializeOwned + Debug + Send + Sync,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + 'static,
+        C: Indexed + From<K> + Send,
     {
-        let (store, writer) = indexed_store();
-        (store, self.mirror(writer, self.watched(wanted, trim)))
+        let store = IndexedStore::default();
+        let selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
+        let wanted = watcher::Config::default().labels(&selector);
+        let trim = move |object: &mut K| trim(object.meta_mut());
+        let watches = self.watched(&wanted, trim).into_iter();
+        let watches = watches.map(|watched| Watched {
+            namespace: watched.namespace,
+            events: watched.events.map_ok(cached).boxed(),
+        });
+        let filled = self.filled(&store, watches.collect(), || {});
+        (
+            store,
+            filled.try_filter_map(|change| future::ready(Ok(metadata_of(&change)))),
+        )
     }
 
-    /// Fills a cache with `events`. Returns the metadata of the objects that change.
-    fn mirror<K, E>(
+    /// Fills `store`. Calls `has_listed` when the first lists of all `watches` are complete. Returns the changes.
+    fn filled<K, F>(
         &self,
-        writer: IndexedWriter<K>,
-        events: E,
-    ) -> impl Stream<Item = Events<PartialObjectMeta<K>>> + Send + use<K, E>
-    where
-        E: Stream<Item = Events<watcher::Event<K>>> + Send,
-        K: Indexed + Send + Sync,
-    {
-        self.filled(writer, events, || {}).map_ok(|change| {
-            let metadata = change.object().meta().clone();
-            metadata.into_response_partial()
-        })
-    }
-
-    /// Fills a cache with `events`. Calls `has_listed` when the first list is complete. Returns the changes.
-    fn filled<K, E, F>(
-        &self,
-        mut writer: IndexedWriter<K>,
-        events: E,
+        store: &IndexedStore<K>,
+        watches: Vec<Watched<K>>,
         has_listed: F,
-    ) -> impl Stream<Item = Events<Change<K>>> + Send + use<K, E, F>
+    ) -> impl Stream<Item = Events<Change<K>>> + Send + use<K, F>
     where
-        E: Stream<Item = Events<watcher::Event<K>>> + Send,
-        K: Indexed + Send + Sync,
-        F: FnOnce() + Send,
+        K: Indexed + Send,
+        F: FnOnce() + Send + 'static,
     {
         let lists = self.lists.clone();
-        let mut has_listed = Some(has_listed);
-        events
-            .map_ok(move |event| {
-                let is_listed = matches!(event, watcher::Event::InitDone);
-                let changes = writer.apply(event);
-                if let Some(has_listed) = has_listed.take_if(|_| is_listed) {
-                    has_listed();
-                    // A counter is used because `Store::wait_until_ready` wakes only one waiter.
-                    lists.send_modify(|lists| *lists += 1);
+        let has_listed = move || {
+            has_listed();
+            // A counter is used because `Store::wait_until_ready` wakes only one waiter.
+            lists.send_modify(|lists| *lists += 1);
+        };
+        let unlisted = Arc::new(AtomicUsize::new(watches.len()));
+        let has_listed = Arc::new(Mutex::new(Some(has_listed)));
+        let changes = watches.into_iter().map(|watched| {
+            let (unlisted, all_listed) = (unlisted.clone(), has_listed.clone());
+            let mut is_listed = false;
+            let has_listed = move || {
+                if !std::mem::replace(&mut is_listed, true)
+                    && unlisted.fetch_sub(1, Ordering::AcqRel) == 1
+                    && let Some(all_listed) = all_listed.lock().take()
+                {
+                    all_listed();
                 }
-                stream::iter(changes.into_iter().map(Ok))
-            })
-            .try_flatten()
+            };
+            applied(store.writer(watched.namespace), watched.events, has_listed).boxed()
+        });
+        stream::select_all(changes)
     }
 }
 
-/// Returns an object with namespace and name alone.
-fn metadata<K>(key: ObjectKey) -> PartialObjectMeta<K> {
-    let metadata = ObjectMeta {
-        name: Some(key.name),
-        namespace: Some(key.namespace),
-        ..ObjectMeta::default()
-    };
-    metadata.into_response_partial()
+/// Applies `events` to the cache of `writer`. Calls `has_listed` after each complete list. Returns the changes.
+fn applied<K: Indexed + Send>(
+    mut writer: IndexedWriter<K>,
+    events: impl Stream<Item = Events<watcher::Event<K>>> + Send,
+    mut has_listed: impl FnMut() + Send,
+) -> impl Stream<Item = Events<Change<K>>> + Send {
+    let changes = events.map_ok(move |event| {
+        let is_listed = matches!(event, watcher::Event::InitDone);
+        let changes = writer.apply(event);
+        if is_listed {
+            has_listed();
+        }
+        stream::iter(changes.into_iter().map(Ok))
+    });
+    changes.try_flatten()
+}
+
+/// Returns the metadata of the changed object.
+fn metadata_of<K: Indexed>(change: &Change<K>) -> Option<PartialObjectMeta<K>> {
+    let object = change.object().get()?;
+    Some(object.meta().clone().into_response_partial())
 }
 
 /// Whether the changed resource is reconciled. A change of the status alone reconciles nothing.
@@ -290,7 +344,10 @@ fn is_reconciled(change: &Change<Guarded>) -> bool {
             before: Some(before),
             object,
         } => {
-            let (before, after) = (before.meta(), object.meta());
+            let (Some(before), Some(after)) = (before.get(), object.get()) else {
+                return true;
+            };
+            let (before, after) = (before.meta(), after.meta());
             before.uid != after.uid
                 || before.generation != after.generation
                 || before.finalizers != after.finalizers
@@ -303,9 +360,9 @@ fn is_reconciled(change: &Change<Guarded>) -> bool {
 /// Returns an event for each Secret in `secrets` that belongs to a resource in `deleted`. The event removes the content of the Secret from
 /// the watch cache.
 fn without_resources(
-    deleted: broadcast::Receiver<Arc<Guarded>>,
-    secrets: Store<CachedSecret>,
-) -> impl Stream<Item = Events<watcher::Event<CachedSecret>>> + Send {
+    deleted: broadcast::Receiver<CachedObject<Guarded>>,
+    secrets: IndexedStore<Secret>,
+) -> impl Stream<Item = Events<watcher::Event<Secret>>> + Send {
     let deleted = stream::unfold(deleted, |mut deleted| async move {
         loop {
             match deleted.recv().await {
@@ -316,12 +373,14 @@ fn without_resources(
         }
     });
     deleted.flat_map(move |resource| {
-        let namespace = resource.namespace().unwrap_or_default();
-        let known = trim::names(&resource)
+        let namespace = resource.key().namespace;
+        let names = resource.get().map(|resource| trim::names(&resource));
+        let known = names
             .into_iter()
-            .filter_map(|name| secrets.get(&ObjectRef::new(&name).within(&namespace)));
+            .flatten()
+            .filter_map(|name| secrets.get(&Ref::new(&name).within(&namespace)));
         let left_out = known.map(|secret| {
-            let mut secret = CachedSecret::clone(&secret);
+            let mut secret = Arc::unwrap_or_clone(secret);
             trim::remove_content(&mut secret);
             Ok(watcher::Event::Apply(secret))
         });
@@ -350,8 +409,10 @@ fn affected(
     change: &Change<Guarded>,
     all: &IndexedStore<Guarded>,
 ) -> BTreeSet<ObjectKey> {
-    let tf = change.object().0.as_ref();
-    match (change, tf) {
+    let Some(resource) = change.object().get() else {
+        return BTreeSet::new();
+    };
+    match (change, resource.0.as_ref()) {
         (Change::Applied { .. }, Ok(tf)) => dependents.changed(tf, all),
         (Change::Deleted(_), Ok(tf)) => dependents.deleted(tf, all),
         // After the first list, all resources are reconciled.
@@ -361,19 +422,19 @@ fn affected(
 
 #[cfg(test)]
 mod tests {
-    use kube::runtime::reflector;
     use serde_json::json;
 
     use super::*;
+    use crate::indexed_store::indexed_store;
 
     #[tokio::test]
     async fn secrets_of_a_deleted_resource_are_cached_without_data() {
-        let (secrets, mut writer) = reflector::store();
+        let (secrets, mut writer) = indexed_store();
         for name in ["web-run", "web-outputs", "another-run"] {
             let secret =
                 json!({"metadata": {"name": name, "namespace": "team"}, "data": {"a": "YQ=="}});
-            let secret: CachedSecret = serde_json::from_value(secret).unwrap();
-            writer.apply_watcher_event(&watcher::Event::Apply(secret));
+            let secret: Secret = serde_json::from_value(secret).unwrap();
+            writer.apply(watcher::Event::Apply(secret));
         }
         let tf = json!({
             "metadata": {"name": "web", "namespace": "team"},
@@ -384,12 +445,15 @@ mod tests {
         let deleted = broadcast::Sender::new(1);
         let events = without_resources(deleted.subscribe(), secrets);
         let tf = Guarded(Ok(serde_json::from_value(tf).unwrap()));
-        deleted.send(Arc::new(tf)).unwrap();
+        let (_, mut resources) = indexed_store();
+        for change in resources.apply(watcher::Event::Delete(tf)) {
+            assert!(deleted.send(change.object().clone()).is_ok());
+        }
         drop(deleted);
         let events: Vec<_> = events.try_collect().await.unwrap();
         let left_out = events.iter().map(|event| match event {
             watcher::Event::Apply(secret) => {
-                assert!(trim::is_content_removed(secret) && secret.unpacked().data.is_none());
+                assert!(trim::is_content_removed(secret) && secret.data.is_none());
                 secret.name_any()
             }
             other => panic!("{other:?}"),

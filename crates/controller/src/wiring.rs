@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::labels;
 use alustan_core::leader_election::Identity;
 use alustan_core::queue::SlotLimits;
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
-use kube::runtime::{Controller, controller, watcher};
+use kube::runtime::{Controller, controller};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -36,14 +37,13 @@ use crate::mirrors::Mirrors;
 use crate::native_driver::{MAX_CONCURRENT_RECONCILES, reconcile, retry};
 use crate::push_events::poll_after_pushes;
 use crate::queue::Dispatcher;
-use crate::resource::{Guarded, Ref};
+use crate::resource::Ref;
 use crate::signing::Signer;
-use crate::watch::Watches;
-use crate::watch::joined::Events;
 use crate::watch::keys::{JOB_NAME, ResourceKey};
-use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref, users};
+use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref};
 use crate::watch::trim;
 use crate::watch::used_objects::UsedKind;
+use crate::watch::{Events, ResourceName, ResourceNames, Watches};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
@@ -114,7 +114,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         hooks: WebhookEndpoints::new(config.hook_secrets.clone(), push, leader.clone())?,
         metrics_sources: MetricsSources {
             metrics,
-            resources: watches.0.resources().store(),
+            resources: watches.0.resources(),
             dispatcher,
             health: health.clone(),
             leader,
@@ -222,9 +222,9 @@ async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
 async fn run_controller(
     inputs: ControllerInputs,
     config: &Config,
-    (watches, resource_events): (
+    (watches, names): (
         Watches,
-        impl Stream<Item = Events<Guarded>> + Send + 'static,
+        ResourceNames<impl Stream<Item = Events<ResourceName>> + Send + 'static>,
     ),
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<()> {
@@ -236,15 +236,13 @@ async fn run_controller(
         context_parts,
     } = inputs;
     let (health, wake) = (context_parts.health.clone(), context_parts.wake.clone());
-    let managed =
-        watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let resources = watches.resources();
     let builds = watches.including(config.build_namespace.as_ref());
     let (secrets, secret_events) = builds.secrets();
-    let (config_maps, map_events) = watches.mirrored(&managed, trim::config_map);
-    let (claims, claim_events) = watches.mirrored(&managed, trim::claim);
-    let (jobs, job_events) = builds.mirrored(&managed, trim::job);
-    let (pods, pod_events) = builds.mirrored(&managed, trim::pod);
+    let (config_maps, map_events) = watches.mirrored::<PartialObjectMeta<_>, _>(trim::metadata);
+    let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim, _>(trim::metadata);
+    let (jobs, job_events) = builds.mirrored::<Job, _>(trim::job_metadata);
+    let (pods, pod_events) = builds.mirrored::<Pod, _>(trim::metadata);
     let mirrors = Mirrors {
         secrets: WriteThroughCache::new(secrets),
         config_maps: WriteThroughCache::new(config_maps),
@@ -260,7 +258,7 @@ async fn run_controller(
     let (secret_ctx, map_ctx, claim_ctx) = (ctx.clone(), ctx.clone(), ctx.clone());
     let (job_ctx, pod_ctx) = (ctx.clone(), ctx.clone());
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
-    let controller = Controller::for_stream(resource_events, resources.store())
+    let controller = Controller::for_stream(names.events, names.store)
         .with_config(controller_config())
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
@@ -305,7 +303,7 @@ async fn run_controller(
     let mut tick = tokio::time::interval(Duration::from_secs(10));
     tokio::spawn(reconcile_all_when_leading(ctx.clone(), wake.clone()));
     tokio::spawn(mark_jobs_beyond_limit(ctx.clone(), wake.clone()));
-    tokio::spawn(ctx.allowed.clone().follow(ctx.resources.store(), wake));
+    tokio::spawn(ctx.allowed.clone().follow(ctx.resources.clone(), wake));
     let listed = ctx.mirrors.listed.clone();
     tokio::spawn(set_ready_when_listed(listed, health.clone()));
     tokio::spawn(sweep_git_cache(ctx.git.clone()));
@@ -345,14 +343,14 @@ fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
 fn users_of_secret(ctx: &Context, secret: &impl ResourceExt) -> Vec<Ref> {
     let key = key_of(secret);
     ctx.inputs.secrets.forget(&to_ref(&key));
-    users(&ctx.resources, &ResourceKey::Secret(key))
+    ctx.resources.references_with(&ResourceKey::Secret(key))
 }
 
 /// Drops the last read of a changed `ConfigMap`. Returns the resources that use the `ConfigMap`.
 fn users_of_config_map(ctx: &Context, map: &impl ResourceExt) -> Vec<Ref> {
     let key = key_of(map);
     ctx.inputs.config_maps.forget(&to_ref(&key));
-    users(&ctx.resources, &ResourceKey::ConfigMap(key))
+    ctx.resources.references_with(&ResourceKey::ConfigMap(key))
 }
 
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.

@@ -89,9 +89,14 @@ impl<K: Indexed> WriteThroughCache<K> {
         self.store.with(key)
     }
 
+    /// Returns the summaries of all objects of the watch cache.
+    pub(crate) fn summaries(&self) -> Vec<K::Summary> {
+        self.store.summaries()
+    }
+
     /// Like [`Self::with`], for all objects that match `wanted`. The cost grows with the cache: not for reconciles and watch events.
     pub(crate) fn filter(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
-        self.store.filter(wanted)
+        self.store.all().filter(|object| wanted(object)).collect()
     }
 }
 
@@ -115,10 +120,9 @@ mod tests {
 
     use super::*;
     use crate::indexed_store::indexed_store;
-    use crate::watch::cached::CachedSecret;
 
-    fn secret(version: &str) -> CachedSecret {
-        CachedSecret::from(Secret {
+    fn secret(version: &str) -> Secret {
+        Secret {
             metadata: ObjectMeta {
                 name: Some("web-outputs".to_owned()),
                 namespace: Some("team".to_owned()),
@@ -126,16 +130,16 @@ mod tests {
                 ..ObjectMeta::default()
             },
             ..Secret::default()
-        })
+        }
     }
 
-    fn event(version: &str) -> PartialObjectMeta<CachedSecret> {
+    fn event(version: &str) -> PartialObjectMeta<Secret> {
         secret(version).metadata.into_response_partial()
     }
 
     #[test]
     fn own_write_is_returned_until_the_watch_delivers_it() {
-        let (store, mut writer) = indexed_store::<CachedSecret>();
+        let (store, mut writer) = indexed_store::<Secret>();
         let cache = WriteThroughCache::new(store);
         let get = || {
             cache
@@ -153,7 +157,7 @@ mod tests {
 
     #[test]
     fn object_deleted_after_own_write_is_absent_at_once() {
-        let (store, mut writer) = indexed_store::<CachedSecret>();
+        let (store, mut writer) = indexed_store::<Secret>();
         let cache = WriteThroughCache::new(store);
         cache.record_write(secret("7"));
         for event in [

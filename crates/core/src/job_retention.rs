@@ -40,6 +40,11 @@ impl JobRetention {
         }
     }
 
+    /// Whether `finished` run Jobs of all resources exceed the limit.
+    pub fn is_exceeded_by(&self, finished: usize) -> bool {
+        finished > self.limit
+    }
+
     /// Whether the Job with this uid is marked for deletion.
     pub fn is_marked(&self, uid: &str) -> bool {
         self.marked.contains(uid)

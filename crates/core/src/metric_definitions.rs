@@ -278,15 +278,31 @@ pub struct Oldest {
     pub approval: BTreeMap<&'static str, Timestamp>,
 }
 
-/// Counts `resources` at time `now`. `None` is a resource that cannot be read.
-pub fn count<'a>(
-    resources: impl IntoIterator<Item = Option<&'a Terraform>>,
-    now: Timestamp,
-) -> Counts {
+/// State of a resource, as far as [`Counts`] depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceState {
+    is_suspended: bool,
+    state: &'static str,
+    /// End of the last run, if it failed.
+    run_failed_at: Option<Timestamp>,
+    /// Reason of condition `Stalled`.
+    stalled: Option<&'static str>,
+    /// Reason of condition `Ready` if the resource is not Ready.
+    not_ready: Option<&'static str>,
+    /// Start of the failure, if the resource is not Ready and not stalled.
+    failing_since: Option<Timestamp>,
+    /// Reason and start of a drift.
+    drift: Option<(&'static str, Timestamp)>,
+    /// Value of label `of` and start of the wait of a plan for approval.
+    approval: Option<(&'static str, Timestamp)>,
+}
+
+/// Counts resources at time `now`. `None` is a resource that cannot be read.
+pub fn count(resources: impl IntoIterator<Item = Option<ResourceState>>, now: Timestamp) -> Counts {
     let mut counts = Counts::default();
     for resource in resources {
         match resource {
-            Some(tf) => counts.add(tf, now),
+            Some(state) => counts.add(state, now),
             None => *counts.states.entry("Unreadable").or_default() += 1,
         }
     }
@@ -304,45 +320,67 @@ pub fn older(
 }
 
 impl Counts {
-    fn add(&mut self, tf: &Terraform, now: Timestamp) {
-        self.suspended += i64::from(tf.spec.suspend);
-        let state = tf.status.as_ref().map(|status| status.state);
-        *self
-            .states
-            .entry(state_name(state.unwrap_or_default()))
-            .or_default() += 1;
-        let Some(status) = &tf.status else {
-            return;
-        };
-        self.run_failed += i64::from(failed_recently(status, now));
-        let conditions = Conditions(&status.conditions);
-        if let Some(stalled) = conditions.get("Stalled", "True") {
-            let reason = reason::bounded(&stalled.reason);
+    fn add(&mut self, resource: ResourceState, now: Timestamp) {
+        self.suspended += i64::from(resource.is_suspended);
+        *self.states.entry(resource.state).or_default() += 1;
+        let is_recent = |ended| now.duration_since(ended) <= RECENT_PERIOD;
+        self.run_failed += i64::from(resource.run_failed_at.is_some_and(is_recent));
+        if let Some(reason) = resource.stalled {
             *self.stalled.entry(reason).or_default() += 1;
         }
-        if let Some(ready) = conditions.get("Ready", "False") {
-            let reason = reason::bounded(&ready.reason);
+        if let Some(reason) = resource.not_ready {
             *self.not_ready.entry(reason).or_default() += 1;
-            if conditions.get("Stalled", "True").is_none() {
-                let since = unready_since(status, ready);
+            if let Some(since) = resource.failing_since {
                 older(&mut self.oldest.not_ready, reason, since);
             }
         }
-        let out_of_sync = conditions.get("InSync", "False");
-        let is_drift = |condition: &&Condition| condition.reason != Reason::ChangesPlanned;
-        if let Some(out_of_sync) = out_of_sync.filter(is_drift) {
+        if let Some((reason, since)) = resource.drift {
             self.drifted += 1;
-            let reason = reason::bounded(&out_of_sync.reason);
-            older(
-                &mut self.oldest.drift,
-                reason,
-                drift_since(status, out_of_sync),
-            );
+            older(&mut self.oldest.drift, reason, since);
         }
-        if let Some(ready) = conditions.awaiting_approval() {
+        if let Some((approved_action, since)) = resource.approval {
             self.awaiting_approval += 1;
-            let (approved_action, since) = approval_since(tf, status, ready);
             older(&mut self.oldest.approval, approved_action, since);
+        }
+    }
+}
+
+impl ResourceState {
+    /// Returns the state of `tf`.
+    #[must_use]
+    pub fn of(tf: &Terraform) -> Self {
+        let state = tf.status.as_ref().map(|status| status.state);
+        let new = Self {
+            is_suspended: tf.spec.suspend,
+            state: state_name(state.unwrap_or_default()),
+            run_failed_at: None,
+            stalled: None,
+            not_ready: None,
+            failing_since: None,
+            drift: None,
+            approval: None,
+        };
+        let Some(status) = &tf.status else {
+            return new;
+        };
+        let conditions = Conditions(&status.conditions);
+        let reason_of = |condition: &Condition| reason::bounded(&condition.reason);
+        let stalled = conditions.get("Stalled", "True").map(reason_of);
+        let unready = conditions.get("Ready", "False");
+        let is_drift = |condition: &&Condition| condition.reason != Reason::ChangesPlanned;
+        let drift = conditions.get("InSync", "False").filter(is_drift);
+        Self {
+            run_failed_at: failed_at(status),
+            stalled,
+            not_ready: unready.map(reason_of),
+            failing_since: unready
+                .filter(|_| stalled.is_none())
+                .map(|ready| unready_since(status, ready)),
+            drift: drift.map(|drift| (reason_of(drift), drift_since(status, drift))),
+            approval: conditions
+                .awaiting_approval()
+                .map(|ready| approval_since(tf, status, ready)),
+            ..new
         }
     }
 }
@@ -364,12 +402,11 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// Whether the last run failed at most [`RECENT_PERIOD`] before `now`.
-fn failed_recently(status: &TerraformStatus, now: Timestamp) -> bool {
+/// Returns the end of the last run, if it failed.
+fn failed_at(status: &TerraformStatus) -> Option<Timestamp> {
     let failed = |run: &&alustan_api::RunStatus| run.result == RunResult::Failed.as_str();
     let run = status.runs.first().filter(failed);
-    let ended = run.and_then(|run| run.time.as_ref());
-    ended.is_some_and(|ended| now.duration_since(ended.0) <= RECENT_PERIOD)
+    run.and_then(|run| run.time.as_ref()).map(|ended| ended.0)
 }
 
 /// Returns the latest of three times: `since`, the last apply and the last approval. A failure or wait that began before the last apply or
@@ -605,6 +642,10 @@ mod tests {
         }
     }
 
+    fn states(resources: &[Terraform]) -> impl Iterator<Item = Option<ResourceState>> {
+        resources.iter().map(ResourceState::of).map(Some)
+    }
+
     #[test]
     fn resources_are_counted_by_condition() {
         let is_false = |kind, reason: &str| Verdict::new(kind, false, reason.to_owned(), "");
@@ -632,7 +673,7 @@ mod tests {
                 )],
             ),
         ];
-        let counts = count(resources.iter().map(Some).chain([None]), at(0));
+        let counts = count(states(&resources).chain([None]), at(0));
         assert_eq!(counts.states["Unreadable"], 1);
         assert_eq!(counts.states["Stalled"], 1);
         assert_eq!(
@@ -654,7 +695,7 @@ mod tests {
     }
 
     fn oldest(resources: &[Terraform]) -> Oldest {
-        count(resources.iter().map(Some), at(1_000_000)).oldest
+        count(states(resources), at(1_000_000)).oldest
     }
 
     fn not_ready(reason: &str, ready: i64, reconciling: i64) -> Terraform {
@@ -798,7 +839,7 @@ mod tests {
             Vec::new(),
         ];
         let resources: Vec<_> = runs.into_iter().map(resource_with).collect();
-        assert_eq!(count(resources.iter().map(Some), at(now)).run_failed, 2);
+        assert_eq!(count(states(&resources), at(now)).run_failed, 2);
     }
 
     #[test]

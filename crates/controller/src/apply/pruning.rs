@@ -12,7 +12,6 @@ use alustan_registry::{Digest, Registry, Used, choose};
 use alustan_source::FairSemaphore;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::reflector::Store;
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::context::Context;
 use crate::events::publish;
+use crate::indexed_store::IndexedStore;
 use crate::leader::Leader;
 use crate::memory::Memory;
 use crate::mirrors::Mirrors;
@@ -45,7 +45,7 @@ pub(super) fn start(ctx: &Context, tf: &Terraform, resource: &Ref, request: &Pru
         request: request.clone(),
         registry: ctx.registry.clone(),
         mirrors: ctx.mirrors.clone(),
-        resources: ctx.resources.store(),
+        resources: ctx.resources.clone(),
         resource_namespace: tf.namespace().unwrap_or_default(),
         memory: ctx.memory.clone(),
         leader: ctx.leader.clone(),
@@ -111,7 +111,7 @@ struct Pruning {
     request: PruneRequest,
     registry: Registry,
     mirrors: Arc<Mirrors>,
-    resources: Store<Guarded>,
+    resources: IndexedStore<Guarded>,
     /// Namespace of the resource. Only images of this namespace are removed.
     resource_namespace: String,
     memory: Arc<Memory>,
@@ -172,14 +172,12 @@ impl Pruning {
     /// Returns images and contexts that resources use now.
     fn used_images(&self) -> Result<Used, Failure> {
         let mut secrets = Vec::new();
-        for resource in self.resources.state() {
-            let namespace = resource.namespace().unwrap_or_default();
-            let name = resource.name_any();
-            let names = [names::pin(&name), names::record(&name)];
+        for resource in self.resources.keys() {
+            let names = [names::pin(&resource.name), names::record(&resource.name)];
             secrets.extend(
                 names
                     .iter()
-                    .filter_map(|name| self.mirrors.known_secret(&namespace, name)),
+                    .filter_map(|name| self.mirrors.known_secret(&resource.namespace, name)),
             );
         }
         collect_used(&secrets, &self.resource_namespace, &self.memory)
@@ -293,13 +291,13 @@ mod tests {
     use axum::routing::get;
     use k8s_openapi::ByteString;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-    use kube::runtime::reflector::{self, ObjectRef};
+    use kube::runtime::reflector::ObjectRef;
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
     use tokio::sync::watch;
 
     use super::*;
-    use crate::watch::cached::CachedSecret;
+    use crate::indexed_store::indexed_store;
     use crate::watch::trim::remove_content;
 
     /// Returns the pruning of a repository. A request to its registry times out after two hours.
@@ -326,7 +324,7 @@ mod tests {
             request,
             registry: Registry::new(options).unwrap(),
             mirrors: Arc::new(Mirrors::empty()),
-            resources: reflector::store().0,
+            resources: indexed_store().0,
             resource_namespace: "team".to_owned(),
             memory: Arc::default(),
             leader: Leader::leading(),
@@ -469,9 +467,9 @@ mod tests {
             assert!(collect_used(&stored, "other", &Memory::default()).is_ok());
         }
         let pin = Secret::clone(&secret_with(secrets::PIN, &json!({})));
-        let mut without_content = CachedSecret::from(pin);
+        let mut without_content = pin;
         remove_content(&mut without_content);
-        let without_content = Arc::new(without_content.unpacked());
+        let without_content = Arc::new(without_content);
         assert!(collect_used(&[without_content], "team", &Memory::default()).is_err());
     }
 }

@@ -10,9 +10,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::reflector::Store;
 
 use crate::health::Health;
+use crate::indexed_store::IndexedStore;
 use crate::leader::Leader;
 use crate::metrics::{Metrics, ScrapeValues};
 use crate::queue::{Dispatcher, Load};
@@ -26,7 +26,7 @@ pub(crate) struct MetricsSources {
     /// Counters and histograms.
     pub(crate) metrics: Arc<Metrics>,
     /// All resources.
-    pub(crate) resources: Store<Guarded>,
+    pub(crate) resources: IndexedStore<Guarded>,
     /// Active and queued runs.
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Health of the operator, which knows whether the watches have listed all objects.
@@ -50,17 +50,11 @@ async fn scrape(State(sources): State<MetricsSources>) -> Response {
         health,
         leader,
     } = sources;
-    metrics.retain_failing(|resource| resources.get(resource).is_some());
+    metrics.retain_failing(|resource| resources.contains(resource));
     // All replicas watch the resources. Only the leader reports them, so that a sum over replicas is correct.
     let (counts, load) = if leader.holds_lease() {
-        let (all_resources, now) = (resources.state(), Timestamp::now());
-        let counts = count(
-            all_resources
-                .iter()
-                .map(|resource| resource.0.as_ref().ok()),
-            now,
-        );
-        (counts, dispatcher.load(now))
+        let now = Timestamp::now();
+        (count(resources.summaries(), now), dispatcher.load(now))
     } else {
         (Counts::default(), Load::default())
     };
@@ -83,13 +77,14 @@ mod tests {
 
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
-    use kube::runtime::{reflector, watcher};
+    use kube::runtime::watcher;
     use serde_json::{Value, json};
     use tokio::sync::mpsc;
     use tower::ServiceExt;
 
     use super::*;
     use crate::error::Error;
+    use crate::indexed_store::indexed_store;
     use crate::resource::Ref;
 
     fn resource(name: &str, reason: &str) -> Guarded {
@@ -131,7 +126,7 @@ mod tests {
         );
     }
 
-    fn sources(resources: Store<Guarded>, leader: Leader) -> MetricsSources {
+    fn sources(resources: IndexedStore<Guarded>, leader: Leader) -> MetricsSources {
         let (wake, _woken) = mpsc::unbounded_channel();
         MetricsSources {
             metrics: Metrics::new(),
@@ -144,9 +139,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_scrape_counts_the_resources_and_names_none() {
-        let (resources, mut writer) = reflector::store();
+        let (resources, mut writer) = indexed_store();
         for (name, reason) in [("secret-project", "StateLost"), ("other", "StateLost")] {
-            writer.apply_watcher_event(&watcher::Event::Apply(resource(name, reason)));
+            writer.apply(watcher::Event::Apply(resource(name, reason)));
         }
         let text = scraped(&sources(resources, Leader::leading())).await;
         assert_has_line(&text, "alustan_leader 1");
@@ -160,8 +155,8 @@ mod tests {
 
     #[tokio::test]
     async fn scrape_reports_ready_0_until_the_caches_are_filled() {
-        let (resources, mut writer) = reflector::store();
-        writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
+        let (resources, mut writer) = indexed_store();
+        writer.apply(watcher::Event::Apply(resource("web", "StateLost")));
         let sources = sources(resources, Leader::leading());
         let text = scraped(&sources).await;
         assert_has_line(&text, "alustan_ready 0");
@@ -173,9 +168,9 @@ mod tests {
 
     #[tokio::test]
     async fn failing_resource_counts_once_until_success_or_deletion() {
-        let (resources, mut writer) = reflector::store();
+        let (resources, mut writer) = indexed_store();
         let web = resource("web", "Rejected");
-        writer.apply_watcher_event(&watcher::Event::Apply(web.clone()));
+        writer.apply(watcher::Event::Apply(web.clone()));
         let sources = sources(resources, Leader::leading());
         let (reference, duration) = (Ref::new("web").within("team"), Duration::ZERO);
         let failed: Result<(), Error> = Err(Error::RandomSourceUnavailable);
@@ -197,7 +192,7 @@ mod tests {
         sources
             .metrics
             .record_reconcile(&reference, &failed, duration);
-        writer.apply_watcher_event(&watcher::Event::Delete(web));
+        writer.apply(watcher::Event::Delete(web));
         assert_has_line(
             &scraped(&sources).await,
             "alustan_resources_reconcile_failed 0",
@@ -206,8 +201,8 @@ mod tests {
 
     #[tokio::test]
     async fn standby_replica_counts_no_resources() {
-        let (resources, mut writer) = reflector::store();
-        writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
+        let (resources, mut writer) = indexed_store();
+        writer.apply(watcher::Event::Apply(resource("web", "StateLost")));
         let text = scraped(&sources(resources, Leader::following(None))).await;
         assert_has_line(&text, "alustan_leader 0");
         assert_has_line(&text, "alustan_run_places 0");

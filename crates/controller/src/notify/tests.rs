@@ -1,5 +1,3 @@
-use kube::runtime::reflector;
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -8,11 +6,12 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::fake_api::{self, RequestLog};
+use crate::indexed_store::{IndexedWriter, indexed_store};
 use crate::resource::Guarded;
 
 struct Scene {
     notifier: Arc<Notifier>,
-    resources: Writer<Guarded>,
+    resources: IndexedWriter<Guarded>,
     woken: UnboundedReceiver<Ref>,
     /// Requests that the fake API server received.
     api: RequestLog,
@@ -29,7 +28,7 @@ async fn scene() -> Scene {
         _ => (201, request.body.clone()),
     })
     .await;
-    let (resources, writer) = reflector::store();
+    let (resources, writer) = indexed_store();
     let (wake, woken) = mpsc::unbounded_channel();
     let notifier = Notifier::new(NotifierParts {
         kube,
@@ -82,7 +81,7 @@ impl Scene {
     fn with(&mut self, notifications: &Value) -> Terraform {
         let tf = web(notifications);
         let event = watcher::Event::Apply(Guarded(Ok(tf.clone())));
-        self.resources.apply_watcher_event(&event);
+        self.resources.apply(event);
         tf
     }
 

@@ -10,7 +10,7 @@ use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::observed::{BuildSecretSeen, BuildSeen, BuildState};
 use k8s_openapi::api::batch::v1::JobCondition;
-use k8s_openapi::api::core::v1::ContainerStateTerminated;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::observe::job_events::{is_late, no_pod};
 use crate::observe::jobs::{timestamp, transition_time};
 use crate::observe::pods::{pods, reported, scheduled_at, terminated, waiting_cause};
-use crate::watch::cached::{CachedJob, CachedPod, CachedSecret};
+use crate::watch::cached::{CachedJob, CachedPod};
 use crate::watch::mapping::is_build_secret_of;
 use crate::watch::trim::CONTROLLER_UID;
 
@@ -78,7 +78,7 @@ pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build
 pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSeen> {
     let build_namespace = ctx.settings.build_namespace_of(tf);
     let is_elsewhere = ctx.settings.builds_elsewhere(tf);
-    let is_in_build_namespace = |secret: &CachedSecret| {
+    let is_in_build_namespace = |secret: &Secret| {
         is_elsewhere && secret.metadata.namespace.as_deref() == Some(build_namespace)
     };
     let mut build_secrets = ctx.mirrors.secrets.with(&ObjectKey::of(tf));

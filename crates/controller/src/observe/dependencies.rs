@@ -12,14 +12,13 @@ use alustan_api::{ObjectKey, Reason, Terraform};
 use alustan_core::dependency_graph::{DependencyGraph, named_references, selected_namespaces};
 use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 
 use super::observer::Observer;
 use crate::error::Error;
 use crate::indexed_store::IndexedStore;
 use crate::observe::dependencies::evaluation::{Dependencies, EVALUATION_TIMEOUT};
-use crate::resource::{Guarded, readable};
+use crate::resource::{Guarded, readable, ref_of};
 use crate::watch::keys::ResourceKey;
 use crate::watch::mapping::to_ref;
 
@@ -30,7 +29,7 @@ fn related(resources: &IndexedStore<Guarded>, tf: &Terraform) -> Vec<Arc<Guarded
     let mut loaded = HashSet::new();
     let mut pending = references(resources, tf, &mut loaded);
     while let Some(next) = pending.pop() {
-        if let hash_map::Entry::Vacant(entry) = related.entry(ObjectRef::from_obj(&*next)) {
+        if let hash_map::Entry::Vacant(entry) = related.entry(ref_of(&*next)) {
             entry.insert(next.clone());
             let parsed = next.0.iter();
             pending.extend(parsed.flat_map(|tf| references(resources, tf, &mut loaded)));
@@ -39,7 +38,7 @@ fn related(resources: &IndexedStore<Guarded>, tf: &Terraform) -> Vec<Arc<Guarded
     if tf.metadata.deletion_timestamp.is_some() {
         let dependents = resources.with(&ResourceKey::Reference(ObjectKey::of(tf)));
         let dependents = dependents.into_iter();
-        related.extend(dependents.map(|other| (ObjectRef::from_obj(&*other), other)));
+        related.extend(dependents.map(|other| (ref_of(&*other), other)));
     }
     related.into_values().collect()
 }

@@ -121,12 +121,15 @@ pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
         .collect()
 }
 
-/// Returns the finished run Jobs of all resources in the watch cache.
+/// Returns the finished run Jobs of all resources in the watch cache, if they exceed `--keep-jobs`; otherwise none.
+/// Locks [`Context::job_retention`].
 pub(crate) fn finished_jobs(ctx: &Context) -> Vec<FinishedJob> {
-    let jobs = ctx
-        .mirrors
-        .jobs
-        .filter(|job| has_component(job, Component::Run) && job.finished.is_some());
+    let summaries = ctx.mirrors.jobs.summaries();
+    let finished = summaries.into_iter().filter(|is_finished| *is_finished);
+    if !ctx.job_retention.lock().is_exceeded_by(finished.count()) {
+        return Vec::new();
+    }
+    let jobs = ctx.mirrors.jobs.filter(CachedJob::is_finished_run);
     jobs.iter()
         .filter_map(|job| finished_job(ctx, job))
         .collect()

@@ -15,8 +15,9 @@ use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
+use kube::Resource as _;
+use kube::api::PartialObjectMetaExt as _;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ use crate::remote::context_store::MAX_PUSHES;
 use crate::remote::git_refs::Login;
 use crate::remote::module_files::{ModuleFiles, SourceCredentials};
 use crate::remote::push_request::PushRequest;
-use crate::resource::{Guarded, Ref};
+use crate::resource::{Guarded, Ref, ref_of};
 use crate::slots::{resources_with_runs, running_class};
 use crate::status::report;
 use crate::watch::cached::{CachedJob, CachedPod};
@@ -264,11 +265,12 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
     let object = Arc::new(Guarded(Ok(tf)));
+    let name = Arc::new(object.meta().clone().into_response_partial());
     let mut waits = Vec::new();
     for _ in 0..12 {
         let error = reconcile_object(&object, &ctx).await.err().unwrap();
         assert!(error.is_conflict(), "{error}");
-        waits.push(retry(object.clone(), &error, ctx.clone()));
+        waits.push(retry(name.clone(), &error, ctx.clone()));
     }
     let expected = [
         50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000, 10_000,
@@ -278,7 +280,7 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     exists.store(false, Ordering::Relaxed);
     let outcome = reconcile_object(&object, &ctx).await.unwrap();
     assert_eq!(outcome.action(), Action::await_change());
-    let web = ObjectRef::from_obj(&*object);
+    let web = ref_of(&*object);
     assert_eq!(ctx.memory.conflicted(&web), Duration::from_millis(50));
 }
 

@@ -29,7 +29,7 @@ use crate::remote::push_request::PushRequest;
 use crate::remote::queries;
 use crate::resource::{Guarded, Ref};
 use crate::verified_objects::VerifiedObjects;
-use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod};
 use crate::watch::mapping::{LISTS, is_mirrored};
 use crate::write_through_cache::WriteThroughCache;
 
@@ -153,7 +153,7 @@ fn run_secrets(cluster: &MemoryCluster) -> Vec<Secret> {
 /// A process of the operator.
 pub(super) struct Operator {
     pub(super) ctx: Arc<Context>,
-    secrets: IndexedWriter<CachedSecret>,
+    secrets: IndexedWriter<Secret>,
     config_maps: IndexedWriter<PartialObjectMeta<ConfigMap>>,
     claims: IndexedWriter<CachedClaim>,
     jobs: IndexedWriter<CachedJob>,
@@ -201,8 +201,8 @@ impl Operator {
 
     /// Delivers the objects of the cluster, as the watches do.
     pub(super) fn sync(&mut self, cluster: &MemoryCluster) {
-        let secrets = cluster.all::<CachedSecret>("secrets");
-        let is_managed = |secret: &CachedSecret| secret.labels().contains_key(labels::MANAGED_BY);
+        let secrets = cluster.all::<Secret>("secrets");
+        let is_managed = |secret: &Secret| secret.labels().contains_key(labels::MANAGED_BY);
         let existing: BTreeSet<String> = secrets.iter().map(ResourceExt::name_any).collect();
         for name in ["web-run", "web-report", "web-pin", "web-outputs"] {
             if !existing.contains(name) {

@@ -6,7 +6,6 @@ use alustan_api::Terraform;
 use alustan_api::labels::ALLOW_CACHE;
 use futures::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
 use super::operator::Operator;
@@ -14,7 +13,7 @@ use crate::context::Context;
 use crate::memory_cluster::MemoryCluster;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
-use crate::resource::Guarded;
+use crate::resource::ref_of;
 
 const NAMESPACES: usize = 4;
 
@@ -67,7 +66,7 @@ fn cluster(resources: usize) -> MemoryCluster {
 async fn observe(ctx: &Context, tf: &Terraform) {
     let reconciliation = Reconciliation {
         ctx,
-        resource: &ObjectRef::from_obj(&Guarded(Ok(tf.clone()))),
+        resource: &ref_of(tf),
         tf,
         unreadable: None,
     };

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use alustan_core::observed::allow_list::{Allowed, KEYS};
 use anyhow::{Context as _, Result};
-use kube::runtime::reflector::Store;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tracing::{error, info};
 
+use crate::indexed_store::IndexedStore;
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::wake_all;
 
@@ -69,7 +69,7 @@ impl AllowLists {
     /// Reads the files periodically, and requeues all `resources` when the lists change.
     pub(crate) async fn follow(
         self: Arc<Self>,
-        resources: Store<Guarded>,
+        resources: IndexedStore<Guarded>,
         wake: mpsc::UnboundedSender<Ref>,
     ) {
         let Some(folder) = &self.folder else {
@@ -80,7 +80,7 @@ impl AllowLists {
             ticks.tick().await;
             if self.reload(folder) {
                 info!("the allow lists changed");
-                wake_all(resources.state(), &wake);
+                wake_all(&resources, &wake);
             }
         }
     }

@@ -2,7 +2,8 @@
 //! memory, even if most of its fields are empty, and the caches have about ten objects per resource.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+
+use alustan_api::labels::Component;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
@@ -13,8 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::Event;
-use lz4_flex::block::{compress_prepend_size, decompress_size_prepended};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::resource::has_component;
 
 /// Maximum number of claims, containers and conditions of a cached object, each. Further ones are removed.
 const MAX_ITEMS: usize = 30;
@@ -50,7 +52,7 @@ pub(crate) struct CachedPod {
 }
 
 /// Container of a [`CachedPod`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CachedContainer {
     pub(crate) name: String,
     pub(crate) state: Option<ContainerState>,
@@ -62,15 +64,6 @@ pub(crate) struct CachedContainer {
 pub(crate) struct CachedClaim {
     pub(crate) metadata: ObjectMeta,
     pub(crate) phase: Option<String>,
-}
-
-/// Secret with compressed data.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "Secret")]
-pub(crate) struct CachedSecret {
-    pub(crate) metadata: ObjectMeta,
-    /// Data, as [`pack`] returns it. Reconciles of an idle resource read it once per hour.
-    data: Option<Box<[u8]>>,
 }
 
 /// Implements [`Resource`] for the cached form of the object `$object`.
@@ -110,7 +103,6 @@ macro_rules! resource {
 resource!(CachedJob, Job);
 resource!(CachedPod, Pod);
 resource!(CachedClaim, PersistentVolumeClaim);
-resource!(CachedSecret, Secret);
 
 impl From<Job> for CachedJob {
     fn from(job: Job) -> Self {
@@ -144,6 +136,13 @@ impl From<Job> for CachedJob {
                     })
                 }),
         }
+    }
+}
+
+impl CachedJob {
+    /// Whether the Job is a finished run.
+    pub(crate) fn is_finished_run(&self) -> bool {
+        self.finished.is_some() && has_component(self, Component::Run)
     }
 }
 
@@ -187,31 +186,6 @@ impl From<PersistentVolumeClaim> for CachedClaim {
     }
 }
 
-impl From<Secret> for CachedSecret {
-    fn from(secret: Secret) -> Self {
-        Self {
-            metadata: secret.metadata,
-            data: secret.data.map(|data| pack(&data)),
-        }
-    }
-}
-
-impl CachedSecret {
-    /// Returns the Secret with its data.
-    pub(crate) fn unpacked(&self) -> Secret {
-        Secret {
-            metadata: self.metadata.clone(),
-            data: self.data.as_deref().map(unpack),
-            ..Secret::default()
-        }
-    }
-
-    /// Removes the data.
-    pub(crate) fn clear(&mut self) {
-        self.data = None;
-    }
-}
-
 /// Returns the fields of the container statuses that reconciles read. Nothing reads the message of a container that succeeded.
 fn containers(statuses: Option<Vec<ContainerStatus>>) -> Vec<CachedContainer> {
     let statuses = statuses.into_iter().flatten().take(MAX_ITEMS);
@@ -245,32 +219,44 @@ fn bounded(mut text: String) -> String {
     text
 }
 
-type Data = BTreeMap<String, ByteString>;
-
-/// Compresses the data of a Secret: the length of each name and value, and the name or value. Reverses with [`unpack`].
-fn pack(data: &Data) -> Box<[u8]> {
-    let parts = data
-        .iter()
-        .flat_map(|(name, content)| [name.as_bytes(), &content.0]);
+/// Serializes metadata and data of a Secret. Each part has its length before it: JSON would encode the data in base64, which compresses badly.
+pub(super) fn secret_to_bytes(secret: &Secret) -> Vec<u8> {
+    // Does not fail: all keys of maps are strings.
+    let metadata = serde_json::to_vec(&secret.metadata).unwrap_or_default();
+    let has_data = secret.data.as_ref().map(|_| &[][..]);
+    let data = secret.data.iter().flatten();
+    let data = data.flat_map(|(name, content)| [name.as_bytes(), &content.0]);
     let mut bytes = Vec::new();
-    for part in parts {
+    for part in std::iter::once(&*metadata).chain(has_data).chain(data) {
         bytes.extend(part.len().to_le_bytes());
         bytes.extend(part);
     }
-    compress_prepend_size(&bytes).into()
+    bytes
 }
 
-fn unpack(packed: &[u8]) -> Data {
-    // Does not fail, because `pack` compressed the bytes.
-    let bytes = decompress_size_prepended(packed).unwrap_or_default();
-    let mut rest = bytes.as_slice();
-    let mut next = || {
-        let (len, after) = rest.split_first_chunk()?;
-        let (part, after) = after.split_at_checked(usize::from_le_bytes(*len))?;
+/// Returns the Secret that [`secret_to_bytes`] serialized; `None` for other bytes.
+pub(super) fn secret_from_bytes(bytes: &[u8]) -> Option<Secret> {
+    let mut rest = bytes;
+    let mut parts = std::iter::from_fn(|| {
+        let (length, after) = rest.split_first_chunk()?;
+        let (part, after) = after.split_at_checked(usize::from_le_bytes(*length))?;
         rest = after;
-        Some(part.to_vec())
-    };
-    std::iter::from_fn(|| Some((String::from_utf8(next()?).ok()?, ByteString(next()?)))).collect()
+        Some(part)
+    });
+    let metadata = serde_json::from_slice(parts.next()?).ok()?;
+    let has_data = parts.next().is_some();
+    let entries = std::iter::from_fn(|| {
+        let (name, content) = (parts.next()?, parts.next()?);
+        Some((
+            String::from_utf8(name.to_vec()).ok()?,
+            ByteString(content.to_vec()),
+        ))
+    });
+    Some(Secret {
+        metadata,
+        data: has_data.then(|| entries.collect()),
+        ..Secret::default()
+    })
 }
 
 /// Returns `event` with the cached form of its object.
@@ -286,32 +272,34 @@ pub(crate) fn cached<K, C: From<K>>(event: Event<K>) -> Event<C> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::{Value, json};
 
     use super::*;
 
     #[test]
-    fn unpacked_secret_has_the_same_data() {
+    fn secret_from_bytes_is_the_original() {
         let long = vec![7; 1 << 20];
         let entries = [("a", vec![]), ("key", vec![0, 255, 10]), ("long", long)];
-        let data: Data = entries
+        let data: BTreeMap<_, _> = entries
             .into_iter()
             .map(|(name, content)| (name.to_owned(), ByteString(content)))
             .collect();
-        for data in [None, Some(Data::new()), Some(data)] {
-            let secret = Secret {
+        for data in [None, Some(BTreeMap::new()), Some(data)] {
+            let mut secret = Secret {
                 data,
                 ..Secret::default()
             };
-            let mut cached = CachedSecret::from(secret.clone());
-            assert_eq!(cached.unpacked(), secret);
-            cached.clear();
-            assert_eq!(cached.unpacked(), Secret::default());
+            secret.metadata.name = Some("web-run".to_owned());
+            let bytes = secret_to_bytes(&secret);
+            assert_eq!(secret_from_bytes(&bytes), Some(secret));
         }
     }
 
     fn pod(status: &Value) -> CachedPod {
-        serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap()
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+        pod.into()
     }
 
     #[test]

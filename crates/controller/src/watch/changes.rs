@@ -45,7 +45,8 @@ impl Watches {
         K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         let selector = managed_selector(components);
-        tokio::spawn(follow(self.apis::<K>(), selector, verified.clone()));
+        let apis = self.apis::<K>().into_iter().map(|(_, api)| api);
+        tokio::spawn(follow(apis.collect(), selector, verified.clone()));
     }
 }
 

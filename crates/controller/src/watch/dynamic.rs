@@ -20,7 +20,7 @@ use crate::call::call;
 use crate::error::{Error, ReadResult};
 use crate::recent_reads::{RecentReads, Values};
 use crate::resource::Ref;
-use crate::watch::joined::Events;
+use crate::watch::Events;
 use crate::watch::mapping::unmanaged_selector;
 use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 use crate::watch::subscriptions::{Collection, Subscriptions, Target, Version};

@@ -3,18 +3,35 @@
 use alustan_api::labels::{self, Component};
 use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::{named_references, selected_namespaces};
+use alustan_core::metric_definitions::ResourceState;
 use alustan_core::model::state_conflict;
 use alustan_source::RepositoryUrl;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use crate::indexed_store::Indexed;
+use crate::indexed_store::{Indexed, json_bytes};
 use crate::resource::{Guarded, has_component};
-use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
+use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, secret_from_bytes, secret_to_bytes};
 
 /// Label of pods with the name of their Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// Serializes the fields of a kind as a JSON array. The kinds with fewer fields than in the API use this: they deserialize from an
+/// object of the API server only.
+macro_rules! fields {
+    ($($field:ident),+) => {
+        fn to_bytes(&self) -> Vec<u8> {
+            // Does not fail: all keys of maps are strings.
+            serde_json::to_vec(&($(&self.$field,)+)).unwrap_or_default()
+        }
+
+        fn from_bytes(bytes: &[u8]) -> Option<Self> {
+            let ($($field,)+) = serde_json::from_slice(bytes).ok()?;
+            Some(Self { $($field,)+ })
+        }
+    };
+}
 
 /// Key of a resource.
 #[derive(Hash)]
@@ -41,11 +58,25 @@ pub(crate) enum ResourceKey {
 
 impl Indexed for Guarded {
     type Key = ResourceKey;
+    /// `None` if the resource cannot be parsed.
+    type Summary = Option<ResourceState>;
 
     fn keys(&self) -> Vec<ResourceKey> {
         let uid = self.meta().uid.clone().map(ResourceKey::Uid);
         let parsed = self.0.iter().flat_map(keys_of_parsed);
         uid.into_iter().chain(parsed).collect()
+    }
+
+    fn summary(&self) -> Option<ResourceState> {
+        self.0.as_ref().ok().map(ResourceState::of)
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        Self::to_bytes(self)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::from_bytes(bytes)
     }
 }
 
@@ -102,6 +133,14 @@ pub(crate) enum JobKey {
 
 impl Indexed for CachedJob {
     type Key = JobKey;
+    /// Whether the Job is a finished run.
+    type Summary = bool;
+
+    fields!(metadata, claims, builds_by_runner, finished);
+
+    fn summary(&self) -> bool {
+        self.is_finished_run()
+    }
 
     fn keys(&self) -> Vec<JobKey> {
         let namespace = self.namespace().unwrap_or_default();
@@ -130,6 +169,19 @@ pub(crate) enum PodKey {
 
 impl Indexed for CachedPod {
     type Key = PodKey;
+    type Summary = ();
+
+    fields!(
+        metadata,
+        phase,
+        reason,
+        message,
+        conditions,
+        init_containers,
+        containers
+    );
+
+    fn summary(&self) {}
 
     fn keys(&self) -> Vec<PodKey> {
         let namespace = self.namespace().unwrap_or_default();
@@ -144,9 +196,10 @@ impl Indexed for CachedPod {
     }
 }
 
-impl Indexed for CachedSecret {
+impl Indexed for Secret {
     /// Resource of a build Secret. Other Secrets have no keys.
     type Key = ObjectKey;
+    type Summary = ();
 
     fn keys(&self) -> Vec<ObjectKey> {
         let namespace = self.namespace().unwrap_or_default();
@@ -159,11 +212,26 @@ impl Indexed for CachedSecret {
             .into_iter()
             .collect()
     }
+
+    fn summary(&self) {}
+
+    fn to_bytes(&self) -> Vec<u8> {
+        secret_to_bytes(self)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        secret_from_bytes(bytes)
+    }
 }
 
 /// Objects that are only looked up by name.
 impl Indexed for PartialObjectMeta<ConfigMap> {
     type Key = ();
+    type Summary = ();
+
+    json_bytes!();
+
+    fn summary(&self) {}
 
     fn keys(&self) -> Vec<()> {
         Vec::new()
@@ -173,6 +241,11 @@ impl Indexed for PartialObjectMeta<ConfigMap> {
 /// Objects that are only looked up by name.
 impl Indexed for CachedClaim {
     type Key = ();
+    type Summary = ();
+
+    fields!(metadata, phase);
+
+    fn summary(&self) {}
 
     fn keys(&self) -> Vec<()> {
         Vec::new()

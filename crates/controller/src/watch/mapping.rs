@@ -1,14 +1,12 @@
 //! Maps a watched object to the resources to reconcile after a change of the object.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::followers;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
@@ -82,29 +80,17 @@ pub(crate) fn is_watched(namespaces: &[String], namespace: &str) -> bool {
     namespaces.is_empty() || namespaces.iter().any(|watched| watched == namespace)
 }
 
-/// Requeues `resources`.
-pub(crate) fn wake_all(
-    resources: impl IntoIterator<Item = Arc<Guarded>>,
-    wake: &mpsc::UnboundedSender<Ref>,
-) {
-    for resource in resources {
+/// Requeues all `resources`.
+pub(crate) fn wake_all(resources: &IndexedStore<Guarded>, wake: &mpsc::UnboundedSender<Ref>) {
+    for key in resources.keys() {
         // `send` fails only after the controller has stopped.
-        let _ = wake.send(ObjectRef::from_obj(&*resource));
+        let _ = wake.send(to_ref(&key));
     }
 }
 
 /// Returns the reference to the resource with this key.
 pub(crate) fn to_ref(key: &ObjectKey) -> Ref {
     Ref::new(&key.name).within(&key.namespace)
-}
-
-/// Returns the resources with `key`, for example those that name a Secret.
-pub(crate) fn users(resources: &IndexedStore<Guarded>, key: &ResourceKey) -> Vec<Ref> {
-    let users = resources.with(key);
-    users
-        .iter()
-        .map(|resource| ObjectRef::from_obj(&**resource))
-        .collect()
 }
 
 /// Returns namespace and name of `object`.

@@ -6,14 +6,12 @@ use alustan_api::names;
 use alustan_api::run::key;
 use alustan_core::model::facts::sets_approval;
 use alustan_core::objects::outputs;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::PartialObjectMeta;
-use kube::runtime::reflector::Store;
 use kube::{Resource as _, ResourceExt};
 
+use crate::indexed_store::IndexedStore;
 use crate::resource::{Guarded, Ref};
-use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, CachedSecret};
 use crate::watch::keys::JOB_NAME;
 use crate::watch::mapping::is_build_secret;
 
@@ -62,7 +60,7 @@ const MAX_NAME_BYTES: usize = 253;
 
 /// Removes metadata that no reconcile reads. Also removes owner references with a field longer than [`MAX_NAME_BYTES`], and keeps at most
 /// [`MAX_OWNERS`].
-fn metadata(meta: &mut ObjectMeta) {
+pub(crate) fn metadata(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     meta.annotations = None;
     meta.finalizers = None;
@@ -94,33 +92,18 @@ pub(crate) fn resource(resource: &mut Guarded) {
 }
 
 /// Removes the metadata of a Job that no reconcile reads.
-pub(crate) fn job(job: &mut CachedJob) {
-    let annotations = job.metadata.annotations.take();
-    metadata(&mut job.metadata);
+pub(crate) fn job_metadata(meta: &mut ObjectMeta) {
+    let annotations = meta.annotations.take();
+    metadata(meta);
     let inputs_annotation =
         annotations.and_then(|mut annotations| annotations.remove_entry(labels::INPUTS));
     let inputs_annotation = inputs_annotation.filter(|(_, digest)| digest.len() <= MAX_NAME_BYTES);
-    job.metadata.annotations = inputs_annotation.map(|entry| [entry].into());
-}
-
-/// Removes the metadata of a `ConfigMap` that no reconcile reads.
-pub(crate) fn config_map(map: &mut PartialObjectMeta<ConfigMap>) {
-    metadata(&mut map.metadata);
-}
-
-/// Removes the metadata of a pod that no reconcile reads.
-pub(crate) fn pod(pod: &mut CachedPod) {
-    metadata(&mut pod.metadata);
-}
-
-/// Removes the metadata of a `PersistentVolumeClaim` that no reconcile reads.
-pub(crate) fn claim(claim: &mut CachedClaim) {
-    metadata(&mut claim.metadata);
+    meta.annotations = inputs_annotation.map(|entry| [entry].into());
 }
 
 /// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see
 /// [`is_content_removed`].
-pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
+pub(crate) fn secret(secret: &mut Secret, resources: &IndexedStore<Guarded>) {
     let annotations = secret.metadata.annotations.take();
     metadata(&mut secret.metadata);
     secret.type_ = None;
@@ -164,8 +147,8 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
 }
 
 /// Removes the content of a Secret and marks it with [`CONTENT_REMOVED`].
-pub(crate) fn remove_content(secret: &mut CachedSecret) {
-    secret.clear();
+pub(crate) fn remove_content(secret: &mut Secret) {
+    secret.data = None;
     mark_content_removed(&mut secret.metadata);
 }
 
@@ -188,7 +171,7 @@ pub(crate) fn names(resource: &Guarded) -> Vec<String> {
 }
 
 /// Whether the resource in the labels of `secret` exists, has the uid in the labels, and uses a Secret of this name.
-fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
+fn has_resource(secret: &Secret, resources: &IndexedStore<Guarded>) -> bool {
     let labels = secret.labels();
     let (Some(resource_name), Some(namespace)) = (labels.get(labels::NAME), secret.namespace())
     else {
@@ -232,14 +215,18 @@ mod tests {
     use std::collections::BTreeMap;
 
     use k8s_openapi::ByteString;
-    use kube::runtime::{reflector, watcher};
+    use k8s_openapi::api::batch::v1::Job;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::runtime::watcher;
     use serde_json::json;
 
     use super::*;
+    use crate::indexed_store::indexed_store;
+    use crate::watch::cached::{CachedJob, CachedPod};
 
     /// The resource `web` in namespace `team`, whose outputs are in the Secret `shared`.
-    fn resources() -> Store<Guarded> {
-        let (resources, mut writer) = reflector::store();
+    fn resources() -> IndexedStore<Guarded> {
+        let (resources, mut writer) = indexed_store();
         let tf = serde_json::from_value(json!({
             "metadata": {"name": "web", "namespace": "team", "uid": "u"},
             "spec": {
@@ -248,7 +235,7 @@ mod tests {
             },
         }));
         let tf = Guarded(Ok(tf.unwrap()));
-        writer.apply_watcher_event(&watcher::Event::Apply(tf));
+        writer.apply(watcher::Event::Apply(tf));
         resources
     }
 
@@ -387,19 +374,21 @@ mod tests {
             "containers": containers, "volumes": [claim, {"name": "e", "emptyDir": {}}],
         });
         let status = json!({"phase": "Running"});
-        let mut pod: CachedPod =
+        let mut pod: Pod =
             serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status}))
                 .unwrap();
-        super::pod(&mut pod);
+        super::metadata(&mut pod.metadata);
+        let pod = CachedPod::from(pod);
         let meta = json!({
             "name": "web-apply-1", "labels": {labels::NAME: "web"}, "ownerReferences": [owner("web")],
         });
         assert_eq!(serde_json::to_value(pod.metadata).unwrap(), meta);
         assert_eq!(pod.phase.as_deref(), Some("Running"));
         let spec = json!({"template": {"metadata": metadata, "spec": spec}});
-        let mut job: CachedJob =
+        let mut job: Job =
             serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
-        super::job(&mut job);
+        job_metadata(&mut job.metadata);
+        let job = CachedJob::from(job);
         let mut meta = meta;
         meta["annotations"] = json!({labels::INPUTS: "digest"});
         assert_eq!(serde_json::to_value(job.metadata).unwrap(), meta);

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::indexed_store::IndexedStore;
-use crate::resource::{Guarded, readable};
+use crate::resource::Guarded;
 use crate::watch::keys::{self, ResourceKey};
 use crate::watch::mapping::key_of;
 
@@ -38,16 +38,23 @@ impl UsedKind {
 pub(super) struct UsedObjects {
     kind: UsedKind,
     resources: IndexedStore<Guarded>,
+    /// Namespace of the watch; `None`: all namespaces.
+    namespace: Option<String>,
     versions: HashMap<ObjectKey, Option<String>>,
     /// Versions before the current list.
     previous: HashMap<ObjectKey, Option<String>>,
 }
 
 impl UsedObjects {
-    pub(super) fn new(kind: UsedKind, resources: IndexedStore<Guarded>) -> Self {
+    pub(super) fn new(
+        kind: UsedKind,
+        resources: IndexedStore<Guarded>,
+        namespace: Option<String>,
+    ) -> Self {
         Self {
             kind,
             resources,
+            namespace,
             versions: HashMap::new(),
             previous: HashMap::new(),
         }
@@ -98,9 +105,14 @@ impl UsedObjects {
 
     /// Returns the objects that resources name and that the last list did not have: they may have been deleted before the list.
     fn missing(&self) -> Vec<ObjectKey> {
-        let resources = self.resources.state();
-        let named = readable(&resources).flat_map(self.kind.names);
+        let resources = self.resources.all();
+        let named = resources.flat_map(|resource| {
+            let readable = resource.0.as_ref().ok();
+            readable.map(self.kind.names).unwrap_or_default()
+        });
+        let watched = self.namespace.as_deref();
         named
+            .filter(|name| watched.is_none_or(|namespace| name.namespace == namespace))
             .filter(|name| !self.versions.contains_key(name))
             .collect()
     }
@@ -136,7 +148,7 @@ mod tests {
         writer.apply(Event::Apply(Guarded(Ok(
             serde_json::from_value(tf).unwrap()
         ))));
-        let mut used = UsedObjects::new(UsedKind::CONFIG_MAPS, resources);
+        let mut used = UsedObjects::new(UsedKind::CONFIG_MAPS, resources, None);
         let mut changed = |events: Vec<Event<ConfigMap>>| -> Vec<String> {
             let events = events.iter().flat_map(|event| used.changed(event));
             let mut names: Vec<_> = events.map(|key| key.name).collect();
