@@ -175,19 +175,9 @@ impl Operator {
         let server = Server::of_its_own().await;
         let outside = Outside::start(server.folder()).await;
         let [port] = free_ports();
-        let program = built("alustan-controller").unwrap();
-        let mut operator = Command::new(program);
-        let address = &outside.address;
-        operator
-            .args(["--base-image", &format!("{address}/base:1")])
-            .args(["--operator-image", &format!("{address}/operator:1")])
-            .args(["--insecure-registry", address])
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            .args(["--log-level", "info,alustan_controller=debug"])
-            .arg("--cache-dir")
-            .arg(server.folder().join("cache"))
-            .env("KUBECONFIG", server.kubeconfig_file_of(OPERATOR))
-            .env("SIGNAL", "TERM");
+        let program = Command::new(built("alustan-controller").unwrap());
+        let mut operator = operator(program, &server, &outside, port);
+        operator.args(["--log-level", "info,alustan_controller=debug"]);
         let process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
         Self {
             server,
@@ -197,24 +187,12 @@ impl Operator {
         }
     }
 
-    /// Returns the number of reconciles so far.
-    async fn reconciles(&self) -> Result<f64, String> {
-        let url = format!("http://127.0.0.1:{}/metrics", self.port);
-        let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
-        let text = answer.text().await.map_err(|error| error.to_string())?;
-        Ok(text
-            .lines()
-            .filter_map(|line| line.strip_prefix("alustan_reconciles_total{"))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum())
-    }
-
     /// Waits for a reconcile after `event`.
     async fn reconciles_after(&self, event: impl Future<Output = ()>) {
-        let before = self.reconciles().await.unwrap();
+        let before = reconciles(self.port).await.unwrap();
         event.await;
         until("a reconcile", async || {
-            let now = self.reconciles().await?;
+            let now = reconciles(self.port).await?;
             (now > before)
                 .then_some(())
                 .ok_or_else(|| format!("{now} reconciles"))
@@ -241,6 +219,38 @@ impl Operator {
         }
         requests
     }
+}
+
+/// Adds arguments to the command `program` of the operator: git server, registry and port for HTTP.
+pub(crate) fn operator(
+    mut program: Command,
+    server: &Server,
+    outside: &Outside,
+    port: u16,
+) -> Command {
+    let address = &outside.address;
+    program
+        .args(["--base-image", &format!("{address}/base:1")])
+        .args(["--operator-image", &format!("{address}/operator:1")])
+        .args(["--insecure-registry", address])
+        .args(["--listen", &format!("127.0.0.1:{port}")])
+        .arg("--cache-dir")
+        .arg(server.folder().join("cache"))
+        .env("KUBECONFIG", server.kubeconfig_file_of(OPERATOR))
+        .env("SIGNAL", "TERM");
+    program
+}
+
+/// Returns the number of reconciles so far, from the metrics of the operator with HTTP port `port`.
+pub(crate) async fn reconciles(port: u16) -> Result<f64, String> {
+    let url = format!("http://127.0.0.1:{port}/metrics");
+    let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
+    let text = answer.text().await.map_err(|error| error.to_string())?;
+    Ok(text
+        .lines()
+        .filter_map(|line| line.strip_prefix("alustan_reconciles_total{"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum())
 }
 
 /// Returns true if the request applies an object of a run, for example the cache volume or the ServiceAccount.
@@ -514,10 +524,10 @@ async fn runs_send_a_fixed_sequence_of_requests() {
     };
     apply(2).await;
     assert_requests("the second apply", 2, &new(), &[SLOTS, NEXT]);
-    let before = operator.reconciles().await.unwrap();
+    let before = reconciles(operator.port).await.unwrap();
     apply(3).await;
     assert_requests("a later apply", 3, &new(), &[NEXT]);
-    let reconciles = operator.reconciles().await.unwrap() - before;
+    let reconciles = reconciles(operator.port).await.unwrap() - before;
     assert!(reconciles <= RECONCILES, "{reconciles} reconciles");
 
     // Another client changes objects of the runs during run 4. Run 5 repairs them.

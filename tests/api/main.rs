@@ -17,6 +17,7 @@ mod defaults;
 mod fake_github;
 mod ha;
 mod kubectl;
+mod load;
 mod namespaced;
 mod objects;
 mod operator;

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::run::RunKind;
-use alustan_runner::record::Identity;
-use alustan_state::secrets::KubeSecrets;
 use futures::StreamExt;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Container, Pod, ServiceAccount};
@@ -25,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::Cluster;
-use crate::runner_stand_in::{Refused, RunnerStandIn};
+use crate::runner_stand_in::{Refused, RunnerStandIn, variable};
 
 pub(crate) use node::{node_selector, taint, toleration};
 
@@ -182,14 +180,11 @@ impl Shared {
     }
 
     async fn run(&self, pod: &Pod) -> Result<(), Refused> {
-        let identity = identity(pod)?;
         let client = self.cluster.client_with_token(self.token(pod).await?)?;
-        let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
-        let key = (identity.namespace.clone(), identity.resource().to_owned());
-        let kind = RunnerStandIn::new(secrets, identity)
-            .execute(self.wait_while_held())
-            .await?;
+        let runner = RunnerStandIn::of_pod(client, pod)?;
+        let kind = runner.execute(self.wait_while_held()).await?;
         if kind == RunKind::Apply {
+            let key = (pod.namespace().unwrap_or_default(), runner.resource());
             *self.applies.lock().entry(key).or_default() += 1;
         }
         Ok(())
@@ -291,30 +286,5 @@ fn container_status(container: &Container, state: &Value, is_ready: bool) -> Val
         "name": container.name, "image": container.image, "imageID": container.image,
         "containerID": format!("fake://{}", container.name), "ready": is_ready, "started": is_ready, "restartCount": 0,
         "state": state,
-    })
-}
-
-/// Returns the value of an environment variable of a container of `pod`.
-fn variable(pod: &Pod, name: &str) -> Option<String> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let mut variables = containers
-        .filter_map(|container| container.env.as_ref())
-        .flatten();
-    variables
-        .find(|variable| variable.name == name)?
-        .value
-        .clone()
-}
-
-/// Returns the identity that the runner reads from the environment of its pod.
-fn identity(pod: &Pod) -> Result<Identity, Refused> {
-    let get = |name: &str| variable(pod, name).ok_or_else(|| format!("{name} is not set"));
-    Ok(Identity {
-        namespace: pod.namespace().unwrap_or_default(),
-        record: get("ALUSTAN_RECORD")?,
-        number: get("ALUSTAN_RUN")?.parse()?,
-        decision: variable(pod, "ALUSTAN_DECISION"),
-        pod_uid: pod.uid().unwrap_or_default(),
-        pod: pod.name_any(),
     })
 }

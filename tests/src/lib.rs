@@ -48,10 +48,12 @@ pub use installed_operator::Memory;
 pub use operator::{Operator, Operators};
 pub use registry_front::{Fault, RegistryFront};
 pub use runner_stand_in::RunnerStandIn;
-pub use scale::{Calls, Commit, Crash, Filled, Idle, Scale, Size, Start, ratio};
+pub use scale::{
+    Calls, Commit, Crash, Filled, Idle, Scale, Size, Start, ratio, variables, write_history,
+};
 pub use scene::{
-    Disk, GitServer, Scene, around, condition, scene, scene_alone, scene_with_own_operators,
-    scene_without_operator,
+    Disk, GitServer, Scene, around, condition, is_ready, scene, scene_alone,
+    scene_with_own_operators, scene_without_operator,
 };
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};

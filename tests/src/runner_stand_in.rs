@@ -14,8 +14,9 @@ use alustan_runner::state::{inventory, outputs};
 use alustan_state::retry::Patience;
 use alustan_state::secrets::{Changes, KubeSecrets, Secrets};
 use alustan_state::store::StateStore;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 /// Maximum duration of the retries of one write.
@@ -46,8 +47,23 @@ impl RunnerStandIn {
         Self::new(Arc::new(KubeSecrets::new(client, namespace)), identity)
     }
 
+    /// Creates the stand-in for `pod`. `client` needs access to the Secrets of the run.
+    ///
+    /// # Errors
+    /// The pod is not that of a run.
+    pub fn of_pod(client: Client, pod: &Pod) -> Result<Self, Refused> {
+        let identity = identity(pod)?;
+        let secrets = KubeSecrets::new(client, &identity.namespace);
+        Ok(Self::new(Arc::new(secrets), identity))
+    }
+
+    /// Returns the name of the resource.
+    pub fn resource(&self) -> String {
+        self.record.identity().resource().to_owned()
+    }
+
     /// Creates the stand-in for the pod and the run of `identity`.
-    pub(crate) fn new(secrets: Arc<dyn Secrets>, identity: Identity) -> Self {
+    fn new(secrets: Arc<dyn Secrets>, identity: Identity) -> Self {
         Self {
             record: RecordHandle::new(secrets.clone(), identity),
             secrets,
@@ -134,7 +150,7 @@ impl RunnerStandIn {
     ///
     /// # Errors
     /// The pod must not execute the run, or a Secret of the run cannot be read or written.
-    pub(crate) async fn execute(&self, hold: impl Future<Output = ()>) -> Result<RunKind, Refused> {
+    pub async fn execute(&self, hold: impl Future<Output = ()>) -> Result<RunKind, Refused> {
         let claimed = self.claim().await?;
         let kind = claimed.run.kind;
         let store = self.open_state(&claimed.inputs).await?;
@@ -207,4 +223,29 @@ fn state(lineage: &str, serial: i64, is_empty: bool) -> Value {
             "provider": "provider[\"terraform.io/builtin/terraform\"]", "instances": objects,
         }],
     })
+}
+
+/// Returns the identity that the runner reads from the environment of its pod.
+fn identity(pod: &Pod) -> Result<Identity, Refused> {
+    let get = |name: &str| variable(pod, name).ok_or_else(|| format!("{name} is not set"));
+    Ok(Identity {
+        namespace: pod.namespace().unwrap_or_default(),
+        record: get("ALUSTAN_RECORD")?,
+        number: get("ALUSTAN_RUN")?.parse()?,
+        decision: variable(pod, "ALUSTAN_DECISION"),
+        pod_uid: pod.uid().unwrap_or_default(),
+        pod: pod.name_any(),
+    })
+}
+
+/// Returns the value of an environment variable of a container of `pod`.
+pub(crate) fn variable(pod: &Pod, name: &str) -> Option<String> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut variables = containers
+        .filter_map(|container| container.env.as_ref())
+        .flatten();
+    variables
+        .find(|variable| variable.name == name)?
+        .value
+        .clone()
 }

@@ -21,9 +21,10 @@ use crate::scene::until;
 use crate::{AuditLog, Cluster};
 
 pub use fill::Filled;
+pub use history::write_history;
 pub use measure::{Calls, Commit, Crash, Idle, Start, ratio};
 use progress::Progress;
-pub use size::Size;
+pub use size::{Size, variables};
 
 /// Owner of the repositories, and prefix of the namespaces.
 const OWNER: &str = "scale";

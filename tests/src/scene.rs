@@ -28,7 +28,8 @@ pub use cluster_view::around;
 pub use pushes::GitServer;
 pub use volumes::Disk;
 pub use waits::condition;
-pub(crate) use waits::{is_ready, until};
+pub use waits::is_ready;
+pub(crate) use waits::until;
 
 /// Maximum duration of a wait.
 const DEADLINE: Duration = Duration::from_mins(3);

@@ -24,8 +24,7 @@ const SIGNING_KEY: &str = "alustan-signing-key";
 type Data = BTreeMap<String, ByteString>;
 
 impl Scale {
-    /// Completes the history of each resource to ten entries: copies of the report of its last apply. Signs the run records, like the
-    /// operator, which must not run.
+    /// Completes the history of each resource to ten entries, see [`write_history`].
     pub(super) async fn write_histories(&self, members: &[Member]) {
         let secrets: Api<Secret> = Api::namespaced(self.cluster.client.clone(), SYSTEM);
         let key = secrets.get(SIGNING_KEY).await.expect("the signing key");
@@ -39,7 +38,9 @@ impl Scale {
     }
 }
 
-async fn write_history(secrets: &Api<Secret>, name: &str, signing_key: &[u8]) {
+/// Completes the history of the resource `name` to ten entries: copies of the report of its last apply. Signs the run record with
+/// `signing_key`, the key of the operator, which must not run.
+pub async fn write_history(secrets: &Api<Secret>, name: &str, signing_key: &[u8]) {
     let record_name = names::record(name);
     let secret = secrets.get(&record_name).await.expect("a run record");
     let uid = secret.metadata.labels.as_ref().expect("labels")[alustan_api::labels::UID].clone();

@@ -126,7 +126,7 @@ impl Member {
 }
 
 /// Returns the values of all variables of the resource `name`.
-pub(super) fn variables(name: &str, generation: usize) -> Value {
+pub fn variables(name: &str, generation: usize) -> Value {
     (0..VARIABLES)
         .map(|number| {
             let value = match number {

@@ -224,7 +224,7 @@ where
 }
 
 /// Returns true if `tf` is Ready for its latest generation.
-pub(crate) fn is_ready(tf: &Terraform) -> bool {
+pub fn is_ready(tf: &Terraform) -> bool {
     let observed = tf
         .status
         .as_ref()
