@@ -1,6 +1,6 @@
 # Each target performs the set-up that it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test full chart api e2e bench scale corpus build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
+.PHONY: help setup demo test full chart api e2e bench scale profile corpus build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ bench: ## compare the operator with plain Terraform on the dev cluster
 
 scale: ## measure the operator with N applied resources on the dev cluster: make scale N=1000
 	@hack/scale $(N)
+
+profile: ## draw flame graphs of CPU time and heap memory of the operator with N applied resources, without a cluster: make profile N=400
+	@hack/profile $(N)
 
 corpus: ## compare closures of modules with the module calls of the engine: make corpus DIR=/path/to/repositories
 	@hack/corpus "$(DIR)"
