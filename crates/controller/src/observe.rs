@@ -484,8 +484,9 @@ impl Observer<'_> {
             git,
             artifact: artifact.map_err(Clone::clone)?.as_ref(),
         };
-        let variables = run_inputs::variable_names(self.tf, &prepared.seen().stack.variables);
-        ModuleFiles::of(self.tf, credentials, &variables)
+        ModuleFiles::of(self.tf, credentials, || {
+            run_inputs::variable_names(self.tf, &prepared.seen().stack.variables)
+        })
     }
 
     /// Returns the pruning of the registry repository of the resource. Stays subscribed to the query of an active pruning, so that the pruning is not

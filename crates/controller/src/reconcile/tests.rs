@@ -879,7 +879,7 @@ async fn refetch_of_a_context_does_not_block_pushes() {
             git: &Login::default(),
             artifact: None,
         };
-        let files = ModuleFiles::of(&tf, credentials, &BTreeSet::new()).unwrap();
+        let files = ModuleFiles::of(&tf, credentials, BTreeSet::new).unwrap();
         let push = PushRequest::new(&ctx.settings, &tf, &seen, files, None).unwrap();
         tokio::spawn(sender(&ctx, &push)())
     };

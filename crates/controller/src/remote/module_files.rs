@@ -56,7 +56,7 @@ impl ModuleFiles {
     pub(crate) fn of(
         tf: &Terraform,
         credentials: SourceCredentials<'_>,
-        variables: &BTreeSet<String>,
+        variables: impl FnOnce() -> BTreeSet<String>,
     ) -> Result<Self, Failure> {
         let kind = tf.spec.module_source().ok_or_else(|| {
             Failure::user(
@@ -70,7 +70,7 @@ impl ModuleFiles {
         match kind {
             ModuleSource::Git(repo) => Repository::of(tf, repo, credentials.git).map(Self::Git),
             ModuleSource::Module(module) => {
-                let files = root_module_files(module, variables).map_err(invalid)?;
+                let files = root_module_files(module, &variables()).map_err(invalid)?;
                 Ok(Self::Written(WrittenFiles::new(tf, kind.field(), files)))
             }
             ModuleSource::Inline(module) => {
@@ -231,5 +231,5 @@ pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
         git: &Login::default(),
         artifact: None,
     };
-    ModuleFiles::of(tf, credentials, &BTreeSet::new()).map(drop)
+    ModuleFiles::of(tf, credentials, BTreeSet::new).map(drop)
 }

@@ -247,7 +247,7 @@ impl Operator {
             git: &Login::default(),
             artifact: None,
         };
-        let files = ModuleFiles::of(tf, credentials, &BTreeSet::new()).unwrap();
+        let files = ModuleFiles::of(tf, credentials, BTreeSet::new).unwrap();
         let revision = Revision::of_commit(&CommitId::parse(&remote.revision()).unwrap());
         let key = files.revision_query();
         known(|| {

@@ -143,9 +143,10 @@ pub fn variable_names(tf: &Terraform, seen: &VariablesSeen) -> BTreeSet<String> 
             .chain(outputs.flat_map(|from| from.outputs.keys().cloned()))
             .chain(values.flat_map(|from| from.values.keys().cloned()))
     });
+    let found = seen.found.iter().flat_map(|input| input.values.keys());
     required
+        .chain(found.chain(tf.spec.variables.keys()).cloned())
         .map(|name| without_prefix(&name).to_owned())
-        .chain(all_variables(tf, &effective_values(tf, seen)).into_keys())
         .collect()
 }
 
@@ -219,8 +220,11 @@ pub fn config(
 ) -> Config {
     let backend = &inputs.backend;
     let effective = effective_values(tf, &seen.stack.variables);
-    let mut own_variables = inputs.variables.clone();
-    own_variables.retain(|name, _| !effective.contains_key(name.as_str()));
+    let own_variables: BTreeMap<_, _> = inputs
+        .variables
+        .iter()
+        .filter(|(name, _)| !effective.contains_key(name.as_str()))
+        .collect();
     let mut backend_parts = vec![
         json!(backend.kind),
         json!(backend.write_block),
