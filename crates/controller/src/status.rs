@@ -8,8 +8,10 @@ use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::status::patch::{removed_fields, replacing};
 use alustan_core::status::render::bounded;
 use alustan_core::status::short_lived::is_short_lived;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
+use kube::core::Request;
 use kube::{Resource, ResourceExt};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::args::Driver;
@@ -18,7 +20,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
 use crate::reconciliation::Reconciliation;
-use crate::write_through_cache::version;
 
 /// Time for which a status that may be short-lived is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
@@ -72,40 +73,69 @@ fn delay(reconciliation: &Reconciliation<'_>, status: &TerraformStatus) -> Optio
         .filter(|wait| !wait.is_zero())
 }
 
+/// Written resource. Spec and managed fields, the largest parts of a response, are not parsed.
+#[derive(Deserialize)]
+struct WrittenResource {
+    metadata: WrittenMetadata,
+    status: Option<TerraformStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenMetadata {
+    resource_version: Option<String>,
+}
+
+impl WrittenResource {
+    fn version(&self) -> u64 {
+        let version = self.metadata.resource_version.as_deref();
+        version
+            .and_then(|version| version.parse().ok())
+            .unwrap_or_default()
+    }
+}
+
 /// Writes the status. Returns the resource version of the write.
 async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<u64, Error> {
-    let api: Api<Terraform> =
-        Api::namespaced(ctx.client.clone(), &tf.namespace().unwrap_or_default());
     let body = json!({
         "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
         "metadata": {"name": tf.name_any()}, "status": status,
     });
-    let parameters = PatchParams::apply(FIELD_MANAGER).force();
-    let patch = Patch::Apply(&body);
-    let name = tf.name_any();
-    let written = api.patch_status(&name, &parameters, &patch);
-    let written = match call("patch the status", written).await {
+    let merge =
+        |status: Value| Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));
+    let written = match patch_status(ctx, tf, "patch the status", &Patch::Apply(body)).await {
         // Metacontroller may own fields of the previous status. An apply does not remove these fields, and the API server may refuse the result as
         // invalid. Then replace the status with a merge patch.
         Err(error) if error.is_invalid() => {
-            let status = replacement_patch(tf, status);
-            let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));
-            let parameters = PatchParams::default();
-            let written = api.patch_status(&name, &parameters, &patch);
-            call("replace the status", written).await?
+            let patch = merge(replacement_patch(tf, status));
+            patch_status(ctx, tf, "replace the status", &patch).await?
         }
         written => written?,
     };
     let written_status = written.status.as_ref();
     let Some(stale_fields) = written_status.and_then(|written| stale_fields_patch(written, status))
     else {
-        return Ok(version(&written));
+        return Ok(written.version());
     };
-    let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": stale_fields}));
-    let parameters = PatchParams::default();
-    let cleared = api.patch_status(&name, &parameters, &patch);
-    let cleared = call("clear the status", cleared).await?;
-    Ok(version(&cleared))
+    let cleared = patch_status(ctx, tf, "clear the status", &merge(stale_fields)).await?;
+    Ok(cleared.version())
+}
+
+async fn patch_status(
+    ctx: &Context,
+    tf: &Terraform,
+    operation: &str,
+    patch: &Patch<Value>,
+) -> Result<WrittenResource, Error> {
+    let parameters = match patch {
+        Patch::Apply(_) => PatchParams::apply(FIELD_MANAGER).force(),
+        _ => PatchParams::default(),
+    };
+    let url = Terraform::url_path(&(), tf.metadata.namespace.as_deref());
+    let request = Request::new(url)
+        .patch_subresource("status", &tf.name_any(), &parameters, patch)
+        .map_err(kube::Error::BuildRequest);
+    call(operation, async { ctx.client.request(request?).await }).await
 }
 
 /// Returns the merge patch that replaces the status of `tf` by `status`.
@@ -115,6 +145,9 @@ fn replacement_patch(tf: &Terraform, status: &TerraformStatus) -> Value {
 
 /// Returns the merge patch that removes the fields of `written` that `status` does not have. `None`: there are no such fields.
 fn stale_fields_patch(written: &TerraformStatus, status: &TerraformStatus) -> Option<Value> {
+    if written == status {
+        return None;
+    }
     let [written, status] = [written, status].map(serde_json::to_value);
     removed_fields(&written.ok()?, &status.ok()?)
 }
