@@ -288,25 +288,25 @@ fn caches_take_little_memory_per_resource() {
         filled::<_, Secret>(kind, secret, trim).1
     };
     let sizes = [
-        (terraform, 3_000),
-        (secret("run record", Fixture::record), 3_300),
-        (secret("run report", Fixture::report), 950),
-        (secret("pin", Fixture::pin), 2_100),
-        (secret("outputs", Fixture::outputs), 650),
+        (terraform, 2_000),
+        (secret("run record", Fixture::record), 2_150),
+        (secret("run report", Fixture::report), 600),
+        (secret("pin", Fixture::pin), 1_150),
+        (secret("outputs", Fixture::outputs), 470),
         (
             filled::<PersistentVolumeClaim, CachedClaim>("claim", Fixture::claim, metadata_of).1,
-            550,
+            360,
         ),
         (
             filled::<Job, CachedJob>("Job", Fixture::job, |job| {
                 trim::job_metadata(&mut job.metadata);
             })
             .1,
-            950,
+            660,
         ),
         (
             filled::<Pod, CachedPod>("pod", Fixture::pod, metadata_of).1,
-            1_050,
+            730,
         ),
         (remembered(&resources), 1_400),
     ];

@@ -10,8 +10,12 @@ use alustan_api::ObjectKey;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
-use lz4_flex::block::{compress_prepend_size, decompress_size_prepended};
+use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 use parking_lot::RwLock;
+
+/// Names of fields and common values, so that their first occurrence in an object is compressed, too: pin, resource, run record and run report,
+/// without values that differ between resources. Other texts only take more memory.
+const DICTIONARY: &[u8] = include_bytes!("indexed_store/dictionary.txt");
 
 /// Kind of object with secondary keys, for example the uid of the owner. Several objects may have one key.
 pub(crate) trait Indexed: Resource<DynamicType = ()> + Clone + 'static {
@@ -174,7 +178,7 @@ impl<K: Indexed> IndexedStore<K> {
             name: object.name_any().into(),
             keys: keys.map(|key| self.seed.hash_one(key)).collect(),
             summary: object.summary(),
-            compressed: compress_prepend_size(&object.to_bytes()).into(),
+            compressed: compress_prepend_size_with_dict(&object.to_bytes(), DICTIONARY).into(),
             kind: PhantomData,
         }))
     }
@@ -197,7 +201,7 @@ struct Content<K: Indexed> {
 impl<K: Indexed> CachedObject<K> {
     /// Returns the object. `None` never occurs: the cache serialized and compressed the object.
     pub(crate) fn get(&self) -> Option<Arc<K>> {
-        let bytes = decompress_size_prepended(&self.0.compressed).ok()?;
+        let bytes = decompress_size_prepended_with_dict(&self.0.compressed, DICTIONARY).ok()?;
         K::from_bytes(&bytes).map(Arc::new)
     }
 
