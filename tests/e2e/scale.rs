@@ -27,7 +27,7 @@ mod alone {
                     .sum::<usize>();
                 assert!(stored <= OBJECTS * size.resources, "{objects:?}");
 
-                let applies = scale.applies().await;
+                let applies = scale.applies(2).await;
                 let requests = applies.per_resource(Sender::Operator);
                 assert!(requests <= REQUESTS, "{requests} requests: {applies:?}");
 

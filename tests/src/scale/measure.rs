@@ -285,17 +285,32 @@ impl Scale {
         }
     }
 
-    /// Counts the requests of applies after a change of a variable, without builds.
-    pub async fn applies(&mut self) -> Calls {
+    /// Counts the requests of applies after a change of a variable to `value`, without builds.
+    pub async fn applies(&mut self, value: usize) -> Calls {
+        self.retained().await;
         let members = self.size.bulk(COUNTED);
         let before: Vec<_> = members
             .iter()
             .map(|member| self.progress.of(*member))
             .collect();
         self.log.skip();
-        self.change(&members, 2).await;
+        self.change(&members, value).await;
         self.changed(&members, &before).await;
         Calls::of(&self.log.requests(), members.len())
+    }
+
+    /// Waits until the operator deletes no more finished Jobs.
+    async fn retained(&self) {
+        let jobs: Api<Job> = Api::all(self.cluster.client.clone());
+        let mut before = None;
+        until("deletions of finished Jobs to end", async || {
+            // Longer than the interval at which the operator marks Jobs.
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            let list = jobs.list_metadata(&ListParams::default()).await;
+            let count = Some(list.expect("list Jobs").items.len());
+            (std::mem::replace(&mut before, count) == count).then_some(())
+        })
+        .await;
     }
 
     /// Waits until `members` are Ready after a run that started after `before`, and until no run is active.
@@ -345,7 +360,7 @@ impl Scale {
     /// Kills the process of the operator, as an out-of-memory kill does. The kubelet restarts the container.
     pub async fn crash_with_restart(&mut self) -> Crash {
         let cluster = self.cluster.clone();
-        self.crash(3, async || cluster.kill_controller().await)
+        self.crash(4, async || cluster.kill_controller().await)
             .await
     }
 
@@ -359,7 +374,7 @@ impl Scale {
             let delete = ["delete", "pod", "-n", super::SYSTEM, "--force", &pod];
             cluster.run("kubectl", &delete).await;
         };
-        let crash = self.crash(4, end).await;
+        let crash = self.crash(5, end).await;
         self.cluster.scale_operator(1).await;
         crash
     }
