@@ -1,6 +1,7 @@
 //! `Terraform` resources as the watch delivers them, and references to them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
@@ -10,7 +11,7 @@ use kube::ResourceExt;
 use kube::core::error_boundary::InvalidObject;
 use kube::core::{PartialObjectMeta, Resource};
 use kube::runtime::reflector::ObjectRef;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
 /// `Terraform` resource, or, if the resource cannot be parsed, its metadata and the error. So an unreadable resource does not stop the
@@ -18,8 +19,8 @@ use serde_json::value::RawValue;
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
 
-/// Name and namespace of a resource. The controller of kube keeps the metadata of all resources; [`IndexedStore`](crate::indexed_store::IndexedStore)
-/// has the rest.
+/// Reference to a resource. The controller of kube stores only the names of resources
+/// ([`ResourceName`](crate::watch::ResourceName)); [`IndexedStore`](crate::indexed_store::IndexedStore) stores the resources.
 pub(crate) type Ref = ObjectRef<PartialObjectMeta<Terraform>>;
 
 /// Returns the reference to `resource`.
@@ -34,13 +35,22 @@ impl<'de> Deserialize<'de> for Guarded {
             Ok(tf) => return Ok(Self(Ok(tf))),
             Err(error) => error,
         };
-        let partial: PartialObjectMeta<Terraform> =
-            serde_json::from_str(text.get()).map_err(de::Error::custom)?;
-        Ok(Self(Err(InvalidObject {
-            error,
-            metadata: partial.metadata,
-        })))
+        let metadata = metadata(text.get()).map_err(de::Error::custom)?;
+        Ok(Self(Err(InvalidObject { error, metadata })))
     }
+}
+
+/// Parses the metadata of an object without `managedFields`, which are nested as deeply as the fields of the object: `serde_json` refuses to parse a
+/// nesting of 128.
+fn metadata(text: &str) -> serde_json::Result<ObjectMeta> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: BTreeMap<&'a str, &'a RawValue>,
+    }
+    let mut object: Object<'_> = serde_json::from_str(text)?;
+    object.metadata.remove("managedFields");
+    serde_json::from_str(&serde_json::to_string(&object.metadata)?)
 }
 
 /// Parses a resource. Fails if it has more than [`json_size::VALUES`] JSON values. The limit excludes the values in
@@ -129,34 +139,38 @@ pub(crate) fn readable(resources: &[Arc<Guarded>]) -> impl Iterator<Item = &Terr
         .filter_map(|resource| resource.0.as_ref().ok())
 }
 
-/// Form of a [`Guarded`] in the watch cache.
-#[derive(Serialize, Deserialize)]
-enum Stored<R, M> {
-    Readable(R),
-    Unreadable { error: String, metadata: M },
-}
+/// First byte of a readable resource in the watch cache. JSON follows.
+const READABLE: u8 = b'+';
+/// First byte of an unreadable resource in the watch cache. JSON of the error and the metadata follows.
+const UNREADABLE: u8 = b'-';
 
 impl Guarded {
-    /// Serializes the resource. Reverses with [`Self::from_bytes`].
+    /// Serializes the resource. Reverses with [`Self::from_bytes`]. The JSON is not nested deeper than that of the API server, because `serde_json`
+    /// limits the nesting.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let stored = match &self.0 {
-            Ok(tf) => Stored::Readable(tf),
-            Err(invalid) => Stored::Unreadable {
-                error: invalid.error.clone(),
-                metadata: &invalid.metadata,
-            },
+        let (first, json) = match &self.0 {
+            Ok(tf) => (READABLE, serde_json::to_vec(tf)),
+            Err(invalid) => {
+                let parts = (&invalid.error, &invalid.metadata);
+                (UNREADABLE, serde_json::to_vec(&parts))
+            }
         };
         // Does not fail: all keys of maps are strings.
-        serde_json::to_vec(&stored).unwrap_or_default()
+        std::iter::once(first)
+            .chain(json.unwrap_or_default())
+            .collect()
     }
 
     /// Returns the resource that [`Self::to_bytes`] serialized; `None` for other bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let stored = serde_json::from_slice(bytes).ok()?;
-        Some(Self(match stored {
-            Stored::Readable(tf) => Ok(tf),
-            Stored::Unreadable { error, metadata } => Err(InvalidObject { error, metadata }),
-        }))
+        match bytes.split_first()? {
+            (&READABLE, json) => Some(Self(Ok(serde_json::from_slice(json).ok()?))),
+            (&UNREADABLE, json) => {
+                let (error, metadata) = serde_json::from_slice(json).ok()?;
+                Some(Self(Err(InvalidObject { error, metadata })))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -218,6 +232,39 @@ mod tests {
         let guarded = watched(&resource(&json!({"a": [1.5, null]}), &managed));
         let tf = guarded.0.unwrap();
         assert_eq!(tf.spec.variables["a"].value(), json!([1.5, null]));
+    }
+
+    #[test]
+    fn cached_bytes_of_a_resource_return_the_resource() {
+        let nested = |depth: usize| {
+            let value = (0..depth).fold(json!(1.5), |value, _| json!([value]));
+            resource(&json!({"a": value}), &json!([]))
+        };
+        let is_readable = |object: &Value| watched(object).0.is_ok();
+        let deepest = (0..200).map(nested).take_while(is_readable).last();
+        let mut unreadable = resource(&json!({}), &json!([]));
+        unreadable["spec"]["suspend"] = json!("yes");
+        for object in [
+            deepest.unwrap(),
+            resource(&json!({}), &json!([])),
+            unreadable,
+        ] {
+            let guarded = watched(&object);
+            let cached = Guarded::from_bytes(&guarded.to_bytes()).unwrap();
+            let text = |guarded: &Guarded| format!("{guarded:?}");
+            assert_eq!(text(&cached), text(&guarded));
+        }
+        assert!(!is_readable(&nested(199)));
+    }
+
+    #[test]
+    fn deeply_nested_resource_is_unreadable_and_keeps_its_metadata() {
+        let nested = (0..1_000).fold(json!({}), |value, _| json!({"f:a": value}));
+        let managed = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": nested}]);
+        let guarded = watched(&resource(&json!({"a": nested}), &managed));
+        assert_eq!(guarded.meta().name.as_deref(), Some("web"));
+        assert_eq!(guarded.meta().namespace.as_deref(), Some("team"));
+        assert!(guarded.0.unwrap_err().error.contains("recursion limit"));
     }
 
     #[test]
