@@ -12,9 +12,10 @@ use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 use parking_lot::RwLock;
+use tracing::error;
 
-/// Names of fields and common values, so that their first occurrence in an object is compressed, too: pin, resource, run record and run report,
-/// without values that differ between resources. Other texts only take more memory.
+/// Dictionary of LZ4: names of fields and common values of pins, resources, run records and run reports. Without it, the first occurrence in each
+/// object would be stored uncompressed.
 const DICTIONARY: &[u8] = include_bytes!("indexed_store/dictionary.txt");
 
 /// Kind of object with secondary keys, for example the uid of the owner. Several objects may have one key.
@@ -159,8 +160,7 @@ impl<K: Indexed> IndexedStore<K> {
         self.objects.read().by_key.contains_key(&key)
     }
 
-    /// Returns all objects, each of which takes its full memory only until the next. The cost grows with the cache: not for reconciles and
-    /// watch events.
+    /// Returns all objects. Decompresses one at a time. The cost grows with the cache: not for reconciles and watch events.
     pub(crate) fn all(&self) -> impl Iterator<Item = Arc<K>> {
         self.cached().into_iter().filter_map(|object| object.get())
     }
@@ -212,10 +212,14 @@ struct Content<K: Indexed> {
 }
 
 impl<K: Indexed> CachedObject<K> {
-    /// Returns the object. `None` never occurs: the cache serialized and compressed the object.
+    /// Returns the object. `None`, with an error in the log, never occurs: the cache serialized and compressed the object.
     pub(crate) fn get(&self) -> Option<Arc<K>> {
-        let bytes = decompress_size_prepended_with_dict(&self.0.compressed, DICTIONARY).ok()?;
-        K::from_bytes(&bytes).map(Arc::new)
+        let bytes = decompress_size_prepended_with_dict(&self.0.compressed, DICTIONARY);
+        let object = bytes.ok().and_then(|bytes| K::from_bytes(&bytes));
+        if object.is_none() {
+            error!(kind = %K::kind(&()), object = %self.key(), "cannot read a cached object");
+        }
+        object.map(Arc::new)
     }
 
     /// Returns namespace and name of the object.
@@ -451,6 +455,8 @@ impl<K: Indexed> WithKey<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use k8s_openapi::api::core::v1::PersistentVolume;
     use kube::ResourceExt;
     use proptest::prelude::*;
@@ -505,12 +511,31 @@ mod tests {
         ]
     }
 
+    /// Applies `event` to `objects`, which are the expected objects of a store. `list`: objects of the current, incomplete list.
+    fn expect(
+        event: &Event<PersistentVolume>,
+        objects: &mut BTreeMap<String, PersistentVolume>,
+        list: &mut BTreeMap<String, PersistentVolume>,
+    ) {
+        match event {
+            Event::Init => list.clear(),
+            Event::InitApply(object) => drop(list.insert(object.name_any(), object.clone())),
+            Event::InitDone => *objects = std::mem::take(list),
+            Event::Apply(object) => drop(objects.insert(object.name_any(), object.clone())),
+            Event::Delete(object) => drop(objects.remove(&object.name_any())),
+        }
+    }
+
     proptest! {
         #[test]
         fn lookup_by_key_equals_a_filter_of_all_objects(events in prop::collection::vec(event(), 0..20)) {
             let (store, mut writer) = indexed_store();
+            let (mut expected, mut list) = (BTreeMap::new(), BTreeMap::new());
             for event in events.into_iter().flatten() {
+                expect(&event, &mut expected, &mut list);
                 writer.apply(event);
+                let all: BTreeMap<_, _> = store.all().map(|object| (object.name_any(), (*object).clone())).collect();
+                prop_assert_eq!(&all, &expected);
                 for label in 0..4 {
                     let has_key = |object: &Arc<PersistentVolume>| object.labels().contains_key(&key(label));
                     let all: Vec<_> = store.all().filter(has_key).collect();
