@@ -1,6 +1,7 @@
 //! Events of the Secrets and `ConfigMap`s that resources name.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use alustan_api::{ObjectKey, Terraform};
 use kube::ResourceExt;
@@ -105,14 +106,20 @@ impl UsedObjects {
 
     /// Returns the objects that resources name and that the last list did not have: they may have been deleted before the list.
     fn missing(&self) -> Vec<ObjectKey> {
-        let resources = self.resources.all();
-        let named = resources.flat_map(|resource| {
+        let names_in = |resource: Arc<Guarded>| {
             let readable = resource.0.as_ref().ok();
             readable.map(self.kind.names).unwrap_or_default()
-        });
-        let watched = self.namespace.as_deref();
+        };
+        let named: Vec<_> = match &self.namespace {
+            None => self.resources.all().flat_map(names_in).collect(),
+            Some(namespace) => {
+                let key = ResourceKey::Namespace(namespace.clone());
+                let resources = self.resources.with(&key);
+                resources.into_iter().flat_map(names_in).collect()
+            }
+        };
         named
-            .filter(|name| watched.is_none_or(|namespace| name.namespace == namespace))
+            .into_iter()
             .filter(|name| !self.versions.contains_key(name))
             .collect()
     }
