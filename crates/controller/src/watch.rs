@@ -66,7 +66,7 @@ pub(crate) struct Watches {
     client: Client,
     namespaces: Vec<String>,
     resources: IndexedStore<Guarded>,
-    /// Number of watches that have completed their first list.
+    /// Number of kinds whose first list is complete in all watched namespaces.
     lists: watch::Sender<usize>,
     /// Whether the first list of the resources is complete.
     has_resources: watch::Receiver<bool>,
@@ -291,7 +291,6 @@ impl Watches {
         let lists = self.lists.clone();
         let has_listed = move || {
             has_listed();
-            // A counter is used because `Store::wait_until_ready` wakes only one waiter.
             lists.send_modify(|lists| *lists += 1);
         };
         let unlisted = Arc::new(AtomicUsize::new(watches.len()));
@@ -375,16 +374,14 @@ fn without_resources(
     deleted.flat_map(move |resource| {
         let namespace = resource.key().namespace;
         let names = resource.get().map(|resource| trim::names(&resource));
-        let known = names
-            .into_iter()
-            .flatten()
-            .filter_map(|name| secrets.get(&Ref::new(&name).within(&namespace)));
-        let left_out = known.map(|secret| {
+        let secrets = secrets.clone();
+        // Looks up each Secret when its event is applied: an event of the watch may arrive between two of them.
+        stream::iter(names.into_iter().flatten().filter_map(move |name| {
+            let secret = secrets.get(&Ref::new(&name).within(&namespace))?;
             let mut secret = Arc::unwrap_or_clone(secret);
             trim::remove_content(&mut secret);
-            Ok(watcher::Event::Apply(secret))
-        });
-        stream::iter(left_out.collect::<Vec<_>>())
+            Some(Ok(watcher::Event::Apply(secret)))
+        }))
     })
 }
 
