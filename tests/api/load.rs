@@ -157,7 +157,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Waits until the operator has reconciled `count` resources, and then none between two checks.
+    /// Waits for at least `count` reconciles, and then for none between two checks.
     async fn settled(&self, count: usize) {
         let last = Mutex::new(0.0);
         let count = f64::from(u32::try_from(count).unwrap());

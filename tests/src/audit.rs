@@ -105,7 +105,7 @@ impl AuditLog {
                 if !self.partial.ends_with('\n') {
                     break;
                 }
-                // Most entries are those of components of Kubernetes: does not parse them.
+                // Skips the entries of Kubernetes components, which are the majority.
                 if self.partial.contains("alustan-controller") || self.partial.contains("-runner") {
                     visit(&self.partial);
                 }

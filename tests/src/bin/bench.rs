@@ -102,7 +102,7 @@ impl<'a> Bench<'a> {
         let bare = self.crowd.bare_jobs(image, Crowd::APPLY).await;
         let applies = self.crowd.applies().await;
         let title = format!("{} at once", Crowd::SIZE);
-        println!("{title:<48} {:>8} {:>8} {:>8}", "first", "median", "all");
+        println!("{title:<48} {:>8} {:>8} {:>8}", "first", "median", "last");
         spread("bare Jobs that run `true`", &nothing);
         spread("bare Jobs that run init, plan and apply", &bare);
         spread("resources, apply -> Ready", &applies.ready);

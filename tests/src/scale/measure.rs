@@ -14,6 +14,7 @@ use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::wait::await_condition;
 use kube::runtime::watcher::{self, watcher};
+use parking_lot::Mutex;
 
 use super::size::Member;
 use super::{OWNER, Scale, patience};
@@ -302,13 +303,13 @@ impl Scale {
     /// Waits until the operator deletes no more finished Jobs.
     async fn retained(&self) {
         let jobs: Api<Job> = Api::all(self.cluster.client.clone());
-        let mut before = None;
+        let before = Mutex::new(None);
         until("deletions of finished Jobs to end", async || {
             // Longer than the interval at which the operator marks Jobs.
             tokio::time::sleep(Duration::from_secs(6)).await;
             let list = jobs.list_metadata(&ListParams::default()).await;
             let count = Some(list.expect("list Jobs").items.len());
-            (std::mem::replace(&mut before, count) == count).then_some(())
+            (std::mem::replace(&mut *before.lock(), count) == count).then_some(())
         })
         .await;
     }
