@@ -28,7 +28,7 @@ pub(crate) struct Mirrors {
     pub(crate) pods: WriteThroughCache<CachedPod>,
     /// Secrets that the watch cache holds without content ([`is_content_removed`]), as last read from the API server.
     pub(crate) read: Mutex<HashMap<Ref, Arc<Secret>>>,
-    /// Number of watches that have completed their first list.
+    /// Number of kinds whose first list is complete in all watched namespaces.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
 }
 

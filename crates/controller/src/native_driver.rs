@@ -63,8 +63,8 @@ fn postponed(health: &Health, object: &ResourceName) -> Option<Action> {
     is_slow.then(|| Action::requeue(SLOW_RECONCILE))
 }
 
-/// Returns when to reconcile `resource` for the first time since the start of this process, if it is Ready with its current generation: the first
-/// reconciles of other resources, for example of those that changed while no operator ran, come before.
+/// Returns when to reconcile `resource` for the first time since the start of this process, if it is Ready with its current generation. The first
+/// reconciles of other resources, for example of those whose generation changed while no operator ran, come before.
 pub(crate) fn postponed_at_start(ctx: &Context, resource: &Ref) -> Option<Action> {
     let state = ctx.resources.summary(resource)??;
     (state.is_settled && ctx.memory.postpone(resource)).then(|| {

@@ -278,7 +278,7 @@ pub struct Oldest {
     pub approval: BTreeMap<&'static str, Timestamp>,
 }
 
-/// State of a resource, as far as [`Counts`] depend on it.
+/// Summary of a resource, for [`count`] and for the first reconcile after a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceState {
     is_suspended: bool,

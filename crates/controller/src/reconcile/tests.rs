@@ -160,13 +160,18 @@ async fn settled_resource_is_postponed_once_after_a_start() {
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
     let (resources, mut writer) = indexed_store();
-    for (name, generation) in [("settled", 2), ("changed", 3)] {
+    for (name, generation, state) in [
+        ("settled", 2, "Success"),
+        ("observed", 2, "Success"),
+        ("changed", 3, "Success"),
+        ("planning", 2, "Planning"),
+    ] {
         let ready = json!({
             "type": "Ready", "status": "True", "reason": "Applied", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let mut tf = destroyed(
             "7",
-            &json!({"state": "Success", "observedGeneration": 2, "conditions": [ready]}),
+            &json!({"state": state, "observedGeneration": 2, "conditions": [ready]}),
         );
         tf["metadata"] =
             json!({"name": name, "namespace": "team", "uid": "u", "generation": generation});
@@ -181,8 +186,10 @@ async fn settled_resource_is_postponed_once_after_a_start() {
     let ctx = operator_with(client, folder.path(), stores);
     let reference = |name: &str| Ref::new(name).within("team");
     let postponed = |name: &str| postponed_at_start(&ctx, &reference(name)).is_some();
-    assert!(!postponed("changed"));
-    assert!(!postponed("missing"));
+    ctx.memory.begin_observation(&reference("observed"));
+    for name in ["changed", "planning", "observed", "missing"] {
+        assert!(!postponed(name), "{name}");
+    }
     assert!(postponed("settled"));
     ctx.memory
         .begin(&reference("settled"), Some("u".to_owned()));

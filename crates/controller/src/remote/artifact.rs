@@ -22,13 +22,13 @@ use crate::remote::polled_cache::PollInterval;
 use crate::remote::queries::{access_without_identity, identity, requested, store_and_describe};
 
 /// Maximum number of artifacts that are pulled concurrently, at most half of them for one namespace. A pulled artifact takes up to 16 MiB of
-/// the cache volume.
+/// the volume of the git cache.
 const MAX_CONCURRENT_PULLS: usize = 8;
 
 /// Limits on concurrent work on artifacts. All namespaces have equal shares of the limits.
 pub(crate) struct ArtifactLimits {
     pulls: Arc<FairSemaphore>,
-    /// One permit: the paths of an artifact take up to 42 MiB of memory, and its files up to 64 MiB of the cache volume.
+    /// One permit: the paths of an artifact take up to 42 MiB of memory, and its files up to 64 MiB of the volume of the git cache.
     unpacking: Arc<FairSemaphore>,
 }
 

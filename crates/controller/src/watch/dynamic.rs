@@ -360,7 +360,7 @@ impl Watches {
         }
     }
 
-    /// Drops the responses with objects of `target`, of which each may have changed.
+    /// Drops the responses for all objects of `target`.
     fn forget_all(&self, target: &Target) {
         match target {
             Target::Selector(selector) => self.reads.forget(selector),

@@ -17,8 +17,7 @@ use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, secret_from_bytes,
 /// Label of pods with the name of their Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// Serializes the fields of a kind as a JSON array. The kinds with fewer fields than in the API use this: they deserialize from an
-/// object of the API server only.
+/// Serializes the listed fields as a JSON array. For cached types whose `Deserialize` expects the object of the API server.
 macro_rules! fields {
     ($($field:ident),+) => {
         fn to_bytes(&self) -> Vec<u8> {

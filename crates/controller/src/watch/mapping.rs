@@ -14,7 +14,7 @@ use crate::indexed_store::IndexedStore;
 use crate::resource::{Guarded, Ref, has_component, readable};
 use crate::watch::keys::ResourceKey;
 
-/// Number of watches that must complete their first list before the operator writes any object: resources, Secrets, `ConfigMap`s,
+/// Number of kinds whose first list must be complete before the operator writes any object: resources, Secrets, `ConfigMap`s,
 /// `PersistentVolumeClaim`s, Jobs, pods.
 pub(crate) const LISTS: usize = 6;
 

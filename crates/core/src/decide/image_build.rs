@@ -180,8 +180,8 @@ fn active_build(
     // Secret.
     let is_own = case.tf.metadata.uid.as_ref() == Some(&build.started_by);
     // The Secret of a build in the own namespace has the token of the resource that started the build.
-    let may_lend = is_own || case.settings.builds_elsewhere(case.tf);
-    let secret_step = (!build.has_build_secret && may_lend)
+    let may_create_secret = is_own || case.settings.builds_elsewhere(case.tf);
+    let secret_step = (!build.has_build_secret && may_create_secret)
         .then(|| create_build_secret(case, plan))
         .flatten();
     let secret_step = Vec::from_iter(secret_step);
