@@ -35,22 +35,35 @@ impl<'de> Deserialize<'de> for Guarded {
             Ok(tf) => return Ok(Self(Ok(tf))),
             Err(error) => error,
         };
-        let metadata = metadata(text.get()).map_err(de::Error::custom)?;
-        Ok(Self(Err(InvalidObject { error, metadata })))
+        let object: ObjectMetadata = serde_json::from_str(text.get()).map_err(de::Error::custom)?;
+        Ok(Self(Err(InvalidObject {
+            error,
+            metadata: object.metadata,
+        })))
     }
 }
 
-/// Parses the metadata of an object without `managedFields`, which are nested as deeply as the fields of the object: `serde_json` refuses to parse a
+/// Object of which only the metadata is parsed.
+#[derive(Deserialize)]
+struct ObjectMetadata {
+    #[serde(deserialize_with = "parse_metadata")]
+    metadata: ObjectMeta,
+}
+
+/// Parses metadata. Omits `managedFields` that cannot be parsed: they are nested as deeply as the fields of the object, and `serde_json` refuses a
 /// nesting of 128.
-fn metadata(text: &str) -> serde_json::Result<ObjectMeta> {
-    #[derive(Deserialize)]
-    struct Object<'a> {
-        #[serde(borrow)]
-        metadata: BTreeMap<&'a str, &'a RawValue>,
+pub(crate) fn parse_metadata<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<ObjectMeta, D::Error> {
+    let text: Box<RawValue> = Deserialize::deserialize(deserializer)?;
+    if let Ok(metadata) = serde_json::from_str(text.get()) {
+        return Ok(metadata);
     }
-    let mut object: Object<'_> = serde_json::from_str(text)?;
-    object.metadata.remove("managedFields");
-    serde_json::from_str(&serde_json::to_string(&object.metadata)?)
+    let mut fields: BTreeMap<&str, &RawValue> =
+        serde_json::from_str(text.get()).map_err(de::Error::custom)?;
+    fields.remove("managedFields");
+    let text = serde_json::to_string(&fields).map_err(de::Error::custom)?;
+    serde_json::from_str(&text).map_err(de::Error::custom)
 }
 
 /// Parses a resource. Fails if it has more than [`json_size::VALUES`] JSON values. The limit excludes the values in

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
 use crate::observe::pin;
-use crate::resource::{Guarded, Ref};
+use crate::resource::{Guarded, Ref, parse_metadata};
 
 /// Reports in the log and in an event that the resource `invalid` cannot be read.
 pub(crate) async fn report(ctx: &Context, resource: &Ref, invalid: &InvalidObject) {
@@ -81,6 +81,7 @@ pub(crate) fn dynamic_api(client: &Client, namespace: &str) -> Api<DynamicObject
 /// Resource as the API server returns it. The fields of the spec, and the status, are unparsed JSON.
 #[derive(Deserialize)]
 struct StoredResource {
+    #[serde(deserialize_with = "parse_metadata")]
     metadata: ObjectMeta,
     #[serde(default)]
     spec: BTreeMap<String, Box<RawValue>>,
@@ -134,6 +135,21 @@ async fn stored(ctx: &Context, metadata: &ObjectMeta) -> Result<(ObjectMeta, Val
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deeply_nested_fields_are_not_parsed() {
+        let nested = (0..1_000).fold(json!({}), |value, _| json!({"f:a": value}));
+        let text = json!({
+            "metadata": {"name": "web", "managedFields": [{"manager": "kubectl", "fieldsV1": nested}]},
+            "spec": {"suspend": true, "variables": {"a": nested}},
+        });
+        let stored: StoredResource = serde_json::from_str(&text.to_string()).unwrap();
+        assert_eq!(stored.metadata.name.as_deref(), Some("web"));
+        assert_eq!(
+            stored.fields(),
+            json!({"spec": {"suspend": true}, "status": null})
+        );
+    }
 
     #[test]
     fn fields_with_too_many_values_are_not_parsed() {
