@@ -119,19 +119,6 @@ impl<K: Indexed> IndexedStore<K> {
         self.objects.read().by_name.get(&name).cloned()
     }
 
-    /// Returns the summary of an object by namespace and name.
-    pub(crate) fn summary<R>(&self, reference: &ObjectRef<R>) -> Option<K::Summary>
-    where
-        R: Resource<DynamicType = ()>,
-    {
-        self.find(reference).map(|object| object.0.summary)
-    }
-
-    /// Returns the number of objects.
-    pub(crate) fn len(&self) -> usize {
-        self.objects.read().by_name.len()
-    }
-
     /// Returns the objects with `key`: exactly those of the last event that the writer has applied.
     pub(crate) fn with(&self, key: &K::Key) -> Vec<Arc<K>> {
         let objects = self.cached_with(key);

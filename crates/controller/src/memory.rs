@@ -28,8 +28,6 @@ pub(crate) struct ResourceState {
     uid: Option<String>,
     /// Whether this process has observed the resource.
     is_observed: bool,
-    /// Whether this process has postponed its first reconcile of the resource.
-    is_postponed: bool,
     /// Last written status, until the watch cache has it.
     status: Option<Box<WrittenStatus>>,
     /// Time since which a status that may be short-lived is not written.
@@ -66,22 +64,13 @@ impl Memory {
     /// Begins a reconcile of `resource`, which has this uid. Drops the state of an earlier resource of the same name.
     pub(crate) fn begin(&self, resource: &Ref, uid: Option<String>) {
         self.with_state(resource, |memory| {
-            if memory.uid.is_none() {
-                memory.uid = uid;
-            } else if memory.uid != uid {
+            if memory.uid != uid {
                 *memory = ResourceState {
                     uid,
                     ..ResourceState::default()
                 };
             }
         });
-    }
-
-    /// Whether the first reconcile of `resource` by this process is to be postponed: at most once.
-    pub(crate) fn postpone(&self, resource: &Ref) -> bool {
-        self.with_state(resource, |memory| {
-            !memory.is_observed && !std::mem::replace(&mut memory.is_postponed, true)
-        })
     }
 
     /// Records an observation of `resource`. Returns whether it is the first one by this process.

@@ -1,9 +1,7 @@
 //! Reconciles resources on events of the watches of kube-runtime.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use alustan_core::digest::fraction;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use tracing::{debug, info};
@@ -14,9 +12,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::health::{Health, SLOW_RECONCILE};
 use crate::requeue::record_failure;
-use crate::resource::{Ref, ref_of};
+use crate::resource::ref_of;
 use crate::watch::ResourceName;
-use crate::watch::mapping::LISTS;
 
 /// Maximum number of concurrent reconciles. More do not finish earlier: a reconcile mostly waits for the API server, and kube polls the tasks of
 /// all concurrent reconciles whenever one of them ends. The others wait in the queue of the controller, which contains each resource at most once.
@@ -26,9 +23,6 @@ pub(crate) const MAX_CONCURRENT_RECONCILES: u16 = 64;
 /// so that slow expressions of one namespace do not delay the reconciles of other namespaces.
 const MAX_SLOW_RECONCILES: usize = 8;
 
-/// Time per resource over which the first reconciles of settled resources are spread after a start: about the CPU time of these reconciles.
-const SETTLED_RECONCILE: Duration = Duration::from_millis(3);
-
 /// Reconciles the resource `name`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
 pub(crate) async fn reconcile(name: Arc<ResourceName>, ctx: Arc<Context>) -> Result<Action, Error> {
@@ -37,15 +31,7 @@ pub(crate) async fn reconcile(name: Arc<ResourceName>, ctx: Arc<Context>) -> Res
             if let Some(later) = postponed(&ctx.health, &name) {
                 return Ok(later);
             }
-            // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. The wait fails only after the watches
-            // have ended.
-            let mut listed = ctx.mirrors.listed.clone();
-            let _ = listed.wait_for(|lists| *lists >= LISTS).await;
-            let resource = ref_of(&*name);
-            if let Some(later) = postponed_at_start(&ctx, &resource) {
-                return Ok(later);
-            }
-            let Some(object) = ctx.resources.get(&resource) else {
+            let Some(object) = ctx.resources.get(&ref_of(&*name)) else {
                 // The event of the deletion requeues the resource.
                 return Ok(Action::await_change());
             };
@@ -61,16 +47,6 @@ fn postponed(health: &Health, object: &ResourceName) -> Option<Action> {
     let namespace = object.namespace().unwrap_or_default();
     let is_slow = health.slow_reconciles(&namespace) >= MAX_SLOW_RECONCILES;
     is_slow.then(|| Action::requeue(SLOW_RECONCILE))
-}
-
-/// Returns when to reconcile `resource` for the first time since the start of this process, if it is Ready with its current generation. The first
-/// reconciles of other resources, for example of those whose generation changed while no operator ran, come before.
-pub(crate) fn postponed_at_start(ctx: &Context, resource: &Ref) -> Option<Action> {
-    let state = ctx.resources.summary(resource)??;
-    (state.is_settled && ctx.memory.postpone(resource)).then(|| {
-        let spread = SETTLED_RECONCILE * u32::try_from(ctx.resources.len()).unwrap_or(u32::MAX);
-        Action::requeue(spread.mul_f64(fraction(&resource.to_string())))
-    })
 }
 
 /// Requeues a failed reconcile with a growing backoff.
@@ -95,6 +71,7 @@ mod tests {
 
     use super::*;
     use crate::leader::Leader;
+    use crate::resource::Ref;
 
     #[tokio::test(start_paused = true)]
     async fn slow_reconciles_postpone_those_of_their_namespace_only() {

@@ -278,7 +278,7 @@ pub struct Oldest {
     pub approval: BTreeMap<&'static str, Timestamp>,
 }
 
-/// Summary of a resource, for [`count`] and for the first reconcile after a start.
+/// Summary of a resource, for [`count`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceState {
     is_suspended: bool,
@@ -295,8 +295,6 @@ pub struct ResourceState {
     drift: Option<(&'static str, Timestamp)>,
     /// Value of label `of` and start of the wait of a plan for approval.
     approval: Option<(&'static str, Timestamp)>,
-    /// Whether the resource is Ready with its current generation.
-    pub is_settled: bool,
 }
 
 /// Counts resources at time `now`. `None` is a resource that cannot be read.
@@ -361,7 +359,6 @@ impl ResourceState {
             failing_since: None,
             drift: None,
             approval: None,
-            is_settled: false,
         };
         let Some(status) = &tf.status else {
             return new;
@@ -383,10 +380,6 @@ impl ResourceState {
             approval: conditions
                 .awaiting_approval()
                 .map(|ready| approval_since(tf, status, ready)),
-            is_settled: conditions.get("Ready", "True").is_some()
-                && status.state == State::Success
-                && status.observed_generation == tf.metadata.generation
-                && tf.metadata.deletion_timestamp.is_none(),
             ..new
         }
     }

@@ -35,7 +35,7 @@ use crate::context_builder::{ContextParts, context_of_test};
 use crate::fake_api::{self, RequestLog};
 use crate::indexed_store::{IndexedStore, indexed_store};
 use crate::mirrors::Mirrors;
-use crate::native_driver::{postponed_at_start, retry};
+use crate::native_driver::retry;
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
 use crate::remote::context_store::MAX_PUSHES;
@@ -153,50 +153,6 @@ fn destroyed(version: &str, status: &Value) -> Value {
         },
         "status": status,
     })
-}
-
-#[tokio::test]
-async fn settled_resource_is_postponed_once_after_a_start() {
-    let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
-    let folder = tempfile::tempdir().unwrap();
-    let (resources, mut writer) = indexed_store();
-    for (name, generation, state) in [
-        ("settled", 2, "Success"),
-        ("observed", 2, "Success"),
-        ("changed", 3, "Success"),
-        ("planning", 2, "Planning"),
-    ] {
-        let ready = json!({
-            "type": "Ready", "status": "True", "reason": "Applied", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        });
-        let mut tf = destroyed(
-            "7",
-            &json!({"state": state, "observedGeneration": 2, "conditions": [ready]}),
-        );
-        tf["metadata"] =
-            json!({"name": name, "namespace": "team", "uid": "u", "generation": generation});
-        writer.apply(Event::Apply(Guarded(Ok(
-            serde_json::from_value(tf).unwrap()
-        ))));
-    }
-    let stores = Stores {
-        resources,
-        ..Stores::empty()
-    };
-    let ctx = operator_with(client, folder.path(), stores);
-    let reference = |name: &str| Ref::new(name).within("team");
-    let postponed = |name: &str| postponed_at_start(&ctx, &reference(name)).is_some();
-    ctx.memory.begin_observation(&reference("observed"));
-    for name in ["changed", "planning", "observed", "missing"] {
-        assert!(!postponed(name), "{name}");
-    }
-    assert!(postponed("settled"));
-    ctx.memory
-        .begin(&reference("settled"), Some("u".to_owned()));
-    assert!(
-        !postponed("settled"),
-        "an event requeues the resource at once"
-    );
 }
 
 /// Returns a reconcile of `tf`, which is readable.
