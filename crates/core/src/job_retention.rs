@@ -24,7 +24,7 @@ pub struct FinishedJob {
 }
 
 /// Marks finished Jobs beyond the total limit for deletion. The marks are an input of the decision about each resource, which deletes the
-/// marked Jobs of its own resource.
+/// marked Jobs of that resource.
 #[derive(Debug)]
 pub struct JobRetention {
     limit: usize,
