@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
 use crate::reconciliation::Reconciliation;
+use crate::write_through_cache::parse_version;
 
 /// Time for which a status that may be short-lived is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
@@ -88,10 +89,7 @@ struct WrittenMetadata {
 
 impl WrittenResource {
     fn version(&self) -> u64 {
-        let version = self.metadata.resource_version.as_deref();
-        version
-            .and_then(|version| version.parse().ok())
-            .unwrap_or_default()
+        parse_version(self.metadata.resource_version.as_deref())
     }
 }
 

@@ -103,12 +103,12 @@ impl<K: Indexed> WriteThroughCache<K> {
 /// Returns the resource version as an integer. Resource versions of one kind of object are increasing integers
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 pub(crate) fn version(object: &impl Resource) -> u64 {
-    object
-        .meta()
-        .resource_version
-        .as_deref()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_default()
+    parse_version(object.meta().resource_version.as_deref())
+}
+
+/// Like [`version`], for the resource version `text`. 0 if it is missing or not an integer.
+pub(crate) fn parse_version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
