@@ -160,7 +160,7 @@ impl<K: Indexed> IndexedStore<K> {
     /// Returns the summaries of all objects. The cost grows with the cache: not for reconciles and watch events.
     pub(crate) fn summaries(&self) -> Vec<K::Summary> {
         let objects = self.cached();
-        objects.iter().map(|object| object.0.summary).collect()
+        objects.iter().map(CachedObject::summary).collect()
     }
 
     fn cached(&self) -> Vec<CachedObject<K>> {
@@ -207,6 +207,11 @@ impl<K: Indexed> CachedObject<K> {
             error!(kind = %K::kind(&()), object = %self.key(), "cannot read a cached object");
         }
         object.map(Arc::new)
+    }
+
+    /// Returns the summary of the object.
+    pub(crate) fn summary(&self) -> K::Summary {
+        self.0.summary
     }
 
     /// Returns namespace and name of the object.

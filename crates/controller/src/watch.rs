@@ -18,7 +18,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use alustan_api::{ObjectKey, labels};
+use alustan_api::{ObjectKey, Terraform, labels};
 use futures::stream::{self, BoxStream, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
@@ -28,7 +28,6 @@ use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::Store;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, warn};
@@ -286,22 +285,21 @@ impl Watches {
     ) -> impl Stream<Item = Events<Change<K>>> + Send + use<K, F>
     where
         K: Indexed + Send,
-        F: FnOnce() + Send + 'static,
+        F: Fn() + Send + Sync + 'static,
     {
         let lists = self.lists.clone();
-        let has_listed = move || {
+        let all_listed = move || {
             has_listed();
             lists.send_modify(|lists| *lists += 1);
         };
         let unlisted = Arc::new(AtomicUsize::new(watches.len()));
-        let has_listed = Arc::new(Mutex::new(Some(has_listed)));
+        let all_listed = Arc::new(all_listed);
         let changes = watches.into_iter().map(|watched| {
-            let (unlisted, all_listed) = (unlisted.clone(), has_listed.clone());
+            let (unlisted, all_listed) = (unlisted.clone(), all_listed.clone());
             let mut is_listed = false;
             let has_listed = move || {
                 if !std::mem::replace(&mut is_listed, true)
                     && unlisted.fetch_sub(1, Ordering::AcqRel) == 1
-                    && let Some(all_listed) = all_listed.lock().take()
                 {
                     all_listed();
                 }
@@ -342,16 +340,7 @@ fn is_reconciled(change: &Change<Guarded>) -> bool {
         Change::Applied {
             before: Some(before),
             object,
-        } => {
-            let (Some(before), Some(after)) = (before.get(), object.get()) else {
-                return true;
-            };
-            let (before, after) = (before.meta(), after.meta());
-            before.uid != after.uid
-                || before.generation != after.generation
-                || before.finalizers != after.finalizers
-                || before.annotations != after.annotations
-        }
+        } => before.summary().trigger != object.summary().trigger,
         Change::Deleted(_) => false,
     }
 }
@@ -406,15 +395,19 @@ fn affected(
     change: &Change<Guarded>,
     all: &IndexedStore<Guarded>,
 ) -> BTreeSet<ObjectKey> {
-    let Some(resource) = change.object().get() else {
-        return BTreeSet::new();
-    };
-    match (change, resource.0.as_ref()) {
-        (Change::Applied { .. }, Ok(tf)) => dependents.changed(tf, all),
-        (Change::Deleted(_), Ok(tf)) => dependents.deleted(tf, all),
+    let (object, affected): (_, fn(&DependentsIndex, &Terraform, &_) -> _) = match change {
         // After the first list, all resources are reconciled.
-        (Change::Listed(_), _) | (_, Err(_)) => BTreeSet::new(),
-    }
+        Change::Listed(_) => return BTreeSet::new(),
+        Change::Applied { object, .. } => (object, DependentsIndex::changed),
+        Change::Deleted(object) => (object, DependentsIndex::deleted),
+    };
+    let resource = object.get();
+    let parsed = resource
+        .as_deref()
+        .and_then(|resource| resource.0.as_ref().ok());
+    parsed
+        .map(|tf| affected(dependents, tf, all))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -54,7 +54,9 @@ async fn scrape(State(sources): State<MetricsSources>) -> Response {
     // All replicas watch the resources. Only the leader reports them, so that a sum over replicas is correct.
     let (counts, load) = if leader.holds_lease() {
         let now = Timestamp::now();
-        (count(resources.summaries(), now), dispatcher.load(now))
+        let summaries = resources.summaries().into_iter();
+        let counts = count(summaries.map(|summary| summary.state), now);
+        (counts, dispatcher.load(now))
     } else {
         (Counts::default(), Load::default())
     };

@@ -1,5 +1,7 @@
 //! Keys of the objects in the watch caches.
 
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+
 use alustan_api::labels::{self, Component};
 use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::{named_references, selected_namespaces};
@@ -55,10 +57,18 @@ pub(crate) enum ResourceKey {
     Repository(String),
 }
 
+/// Summary of a resource.
+#[derive(Clone, Copy)]
+pub(crate) struct ResourceSummary {
+    /// State for metrics; `None` if the resource cannot be parsed.
+    pub(crate) state: Option<ResourceState>,
+    /// Hash of the fields of which a change reconciles the resource: uid, generation, finalizers and annotations.
+    pub(crate) trigger: u64,
+}
+
 impl Indexed for Guarded {
     type Key = ResourceKey;
-    /// `None` if the resource cannot be parsed.
-    type Summary = Option<ResourceState>;
+    type Summary = ResourceSummary;
 
     fn keys(&self) -> Vec<ResourceKey> {
         let uid = self.meta().uid.clone().map(ResourceKey::Uid);
@@ -66,8 +76,18 @@ impl Indexed for Guarded {
         uid.into_iter().chain(parsed).collect()
     }
 
-    fn summary(&self) -> Option<ResourceState> {
-        self.0.as_ref().ok().map(ResourceState::of)
+    fn summary(&self) -> ResourceSummary {
+        let meta = self.meta();
+        let trigger = (
+            &meta.uid,
+            meta.generation,
+            &meta.finalizers,
+            &meta.annotations,
+        );
+        ResourceSummary {
+            state: self.0.as_ref().ok().map(ResourceState::of),
+            trigger: BuildHasherDefault::<DefaultHasher>::default().hash_one(trigger),
+        }
     }
 
     fn to_bytes(&self) -> Vec<u8> {

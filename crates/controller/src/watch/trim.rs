@@ -12,7 +12,7 @@ use kube::{Resource as _, ResourceExt};
 
 use crate::indexed_store::IndexedStore;
 use crate::resource::{Guarded, Ref};
-use crate::watch::keys::JOB_NAME;
+use crate::watch::keys::{JOB_NAME, ResourceKey};
 use crate::watch::mapping::is_build_secret;
 
 /// Maximum size of the result in a run report, in bytes of JSON. Larger results are not read. Runners write much smaller results.
@@ -173,17 +173,22 @@ pub(crate) fn names(resource: &Guarded) -> Vec<String> {
 /// Whether the resource in the labels of `secret` exists, has the uid in the labels, and uses a Secret of this name.
 fn has_resource(secret: &Secret, resources: &IndexedStore<Guarded>) -> bool {
     let labels = secret.labels();
-    let (Some(resource_name), Some(namespace)) = (labels.get(labels::NAME), secret.namespace())
-    else {
+    let (Some(name), Some(uid), Some(namespace)) = (
+        labels.get(labels::NAME),
+        labels.get(labels::UID),
+        secret.namespace(),
+    ) else {
         return false;
     };
-    let Some(resource) = resources.get(&Ref::new(resource_name).within(&namespace)) else {
-        return false;
-    };
-    if labels.get(labels::UID) != resource.meta().uid.as_ref() {
+    let resource = Ref::new(name).within(&namespace);
+    let with_uid = resources.references_with(&ResourceKey::Uid(uid.clone()));
+    if !with_uid.contains(&resource) {
         return false;
     }
-    let name = expected_name(secret).or_else(|| resource.0.as_ref().ok().map(outputs::name));
+    let name = expected_name(secret).or_else(|| {
+        let resource = resources.get(&resource)?;
+        resource.0.as_ref().ok().map(outputs::name)
+    });
     name.is_some_and(|name| name == secret.name_any())
 }
 
