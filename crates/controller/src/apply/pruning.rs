@@ -466,8 +466,7 @@ mod tests {
             assert_eq!(failure.reason, "PruneSkipped");
             assert!(collect_used(&stored, "other", &Memory::default()).is_ok());
         }
-        let pin = Secret::clone(&secret_with(secrets::PIN, &json!({})));
-        let mut without_content = pin;
+        let mut without_content = Secret::clone(&secret_with(secrets::PIN, &json!({})));
         remove_content(&mut without_content);
         let without_content = Arc::new(without_content);
         assert!(collect_used(&[without_content], "team", &Memory::default()).is_err());
