@@ -36,11 +36,13 @@ async fn measure(size: Size, window: Duration) {
     phase("a commit that concerns many resources");
     table.commit(&mut scale).await;
     phase("later applies");
+    scale.retained().await;
     let applies = scale.applies(2).await;
     table.calls(
         "API calls of the first apply after a start: operator + run",
         &applies,
     );
+    scale.retained().await;
     let applies = scale.applies(3).await;
     table.calls("API calls of a later apply: operator + run", &applies);
     phase("restart under load");

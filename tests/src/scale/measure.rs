@@ -288,7 +288,6 @@ impl Scale {
 
     /// Counts the requests of applies after a change of a variable to `value`, without builds.
     pub async fn applies(&mut self, value: usize) -> Calls {
-        self.retained().await;
         let members = self.size.bulk(COUNTED);
         let before: Vec<_> = members
             .iter()
@@ -301,7 +300,7 @@ impl Scale {
     }
 
     /// Waits until the operator deletes no more finished Jobs.
-    async fn retained(&self) {
+    pub async fn retained(&self) {
         let jobs: Api<Job> = Api::all(self.cluster.client.clone());
         let before = Mutex::new(None);
         until("deletions of finished Jobs to end", async || {
