@@ -19,10 +19,11 @@ use alustan_tests::rights::calls;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+    Api, ApiResource, DeleteParams, DynamicObject, GetParams, ListParams, Patch, PatchParams,
+    PostParams, Request,
 };
 use kube::runtime::wait::await_condition;
-use kube::{CustomResourceExt, ResourceExt};
+use kube::{CustomResourceExt, Resource as _, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -331,6 +332,47 @@ async fn status_fields_left_by_metacontroller_are_removed() {
 }
 
 /// The operator watches 200 idle resources, and one resource that it cannot parse.
+/// The operator cannot parse the JSON of a resource that is nested too deeply.
+#[tokio::test]
+async fn deeply_nested_resource_stops_no_other_resource() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let nested = (0..300).fold(json!({}), |value, _| json!({"a": value}));
+    let mut deep = with(resource("x"), "/variables", Some(json!({"a": nested})));
+    deep["metadata"]["name"] = "deep".into();
+    let client = operator.server.client().await;
+    // The typed client cannot parse the resource either.
+    let request = Request::new(Terraform::url_path(&(), Some(&space.namespace)));
+    let create = request.create(&PostParams::default(), deep.to_string().into_bytes());
+    client.request_text(create.unwrap()).await.unwrap();
+    until("the error in the log", async || {
+        let log = operator.log();
+        let name = format!("deep.{}", space.namespace);
+        let mut lines = log.lines();
+        let is_reported =
+            lines.any(|line| line.contains(&name) && line.contains("recursion limit"));
+        is_reported
+            .then_some(())
+            .ok_or_else(|| "no error".to_owned())
+    })
+    .await;
+    let mut other = resource("x");
+    other["metadata"]["name"] = "other".into();
+    space.apply(&other).await.unwrap();
+    let api = space.api::<Terraform>();
+    wait(&api, "other", "a status", |tf| tf.status.is_some()).await;
+    let delete = request.delete("deep", &DeleteParams::default()).unwrap();
+    client.request_text(delete).await.unwrap();
+    until("the deletion", async || {
+        let get = request.get("deep", &GetParams::default()).unwrap();
+        match client.request_text(get).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            result => Err(format!("{result:?}")),
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     const MANY: usize = 200;
