@@ -130,6 +130,7 @@ impl World {
     }
     /// Checks that a Ready resource becomes not Ready only for one of these reasons: a failure, a requested run, a failed health check, a
     /// missing input, the deletion, or a change of the wanted configuration. Drift and a restart of the controller are no valid reasons.
+    /// A plan of an earlier configuration is a valid reason, too, because the wanted configuration is planned after it.
     fn may_be_busy(
         &self,
         status: &TerraformStatus,
@@ -139,28 +140,37 @@ impl World {
         let seen = &observation.seen;
         let failed = matches!(status.state, State::Failed | State::Stalled)
             || decision.steps.iter().any(records_failures);
+        let wanted = self.wanted(observation);
         let disturbed = seen
             .record
             .as_ref()
-            .is_none_or(|record| self.is_disturbed(record));
+            .is_none_or(|record| self.is_disturbed(record, wanted.as_ref()));
         let mut tests = seen.stack.health_checks.iter();
         let sick = tests.any(|test| test.result.is_err());
         if failed || disturbed || sick || self.is_deleted() || seen.inputs.is_err() {
             return;
         }
-        let wanted = self.wanted(observation);
-        let is_applied = wanted.is_none() || wanted == self.real.config;
+        let planned = self.ledger.planned.as_ref();
+        let is_plan_only = self.tf().spec.mode == Mode::PlanOnly;
+        let last = planned
+            .filter(|_| is_plan_only)
+            .or(self.real.config.as_ref());
+        let is_current = wanted.is_none() || wanted.as_ref() == last;
         let generation = self.status().observed_generation;
         assert!(
-            !is_applied || (wanted.is_none() && generation != self.tf().metadata.generation),
+            !is_current || (wanted.is_none() && generation != self.tf().metadata.generation),
             "nothing happened, and it is no longer ready: {status:?}"
         );
     }
 
-    /// Whether a run failed, a run was requested, or a run is active that was not started because of drift or missing outputs.
-    fn is_disturbed(&self, record: &RecordSeen) -> bool {
+    /// Whether a run failed, a run was requested, or a run is active that was not started because of drift or missing outputs, or plans a
+    /// configuration other than `wanted`. `wanted` is `None` if it is unknown.
+    fn is_disturbed(&self, record: &RecordSeen, wanted: Option<&Config>) -> bool {
+        let decided = self.ledger.decided(record.record.number);
         let is_drift_run = |run: &RunSpec| {
-            run.kind == RunKind::Drift || matches!(run.trigger, Trigger::Drift | Trigger::Outputs)
+            let has_trigger = matches!(run.trigger, Trigger::Drift | Trigger::Outputs);
+            let is_earlier = wanted.is_some() && decided != wanted;
+            has_trigger || (run.kind == RunKind::Drift && !is_earlier)
         };
         let last = record.report.iter().chain(&record.history.reports);
         let mut applies = last.filter(|report| report.kind == RunKind::Apply);

@@ -83,7 +83,7 @@ pub(crate) struct Ledger {
     /// Retry budget that all failures have used, by [`Self::budget_key`].
     used_budgets: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
-    /// Configuration of the last successful drift check or plan.
+    /// Configuration of the last successful run if its `spec.mode` was `PlanOnly`.
     pub(crate) planned: Option<Config>,
     /// Numbers of the runs with `spec.mode: PlanOnly`.
     plan_only: BTreeSet<i64>,
@@ -230,14 +230,13 @@ impl Ledger {
             }
             RunResult::Cancelled => {}
             RunResult::Done | RunResult::NoChanges | RunResult::Changes => {
-                if kind == RunKind::Drift {
-                    self.planned = self.decided(number).cloned();
-                }
-                if is_plan_only {
-                    self.reached(Situation::Planned);
-                }
                 if is_requested && !is_plan_only {
                     return;
+                }
+                self.planned = None;
+                if is_plan_only {
+                    self.planned = self.decided(number).cloned();
+                    self.reached(Situation::Planned);
                 }
                 self.new_budget();
                 self.reached(match kind {
