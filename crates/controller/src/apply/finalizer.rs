@@ -1,6 +1,7 @@
 //! Removal of the finalizer.
 
 use alustan_api::{FINALIZER, Terraform};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DynamicObject, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -10,17 +11,45 @@ use crate::error::Error;
 use crate::unreadable::dynamic_api;
 
 /// Removes the finalizer of the operator from `tf`, regardless of its field managers: an apply would keep the finalizer if another manager owns it.
-/// If the API server refuses the patch because the stored spec is invalid, also replaces the stored spec with the spec of `tf`, which is valid: the
-/// destroy run used it.
+///
+/// # Errors
+/// [`Error::Conflict`] if the stored resource has another uid, generation or list of finalizers than `tf`.
 pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error> {
+    let version = tf.resource_version().unwrap_or_default();
+    let mut result = remove_at(client, tf, &version).await;
+    if let Err(Error::Conflict) = result
+        && let Some(version) = version_if_only_status_changed(client, tf).await?
+    {
+        result = remove_at(client, tf, &version).await;
+    }
+    result
+}
+
+/// Returns the stored resource version if uid, generation and finalizers are those of `tf`. The watch cache may lack the last update of the status
+/// by the operator. A conflict because of such an update must not end the reconcile: its earlier steps have deleted the run record.
+async fn version_if_only_status_changed(
+    client: &Client,
+    tf: &Terraform,
+) -> Result<Option<String>, Error> {
+    let api = dynamic_api(client, &tf.namespace().unwrap_or_default());
+    let stored = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
+    let compared = |meta: &ObjectMeta| (meta.uid.clone(), meta.generation, meta.finalizers.clone());
+    Ok(stored
+        .filter(|stored| compared(&stored.metadata) == compared(&tf.metadata))
+        .and_then(|stored| stored.resource_version()))
+}
+
+/// Removes the finalizer if the stored resource has resource version `version`. If the API server refuses the patch because the stored spec is
+/// invalid, also replaces the stored spec with the spec of `tf`, which is valid: the destroy run used it.
+async fn remove_at(client: &Client, tf: &Terraform, version: &str) -> Result<(), Error> {
     let metadata = json!({
-        "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": other_finalizers(tf),
+        "uid": tf.uid(), "resourceVersion": version, "finalizers": other_finalizers(tf),
     });
     let merge_patch = Patch::Merge(json!({ "metadata": metadata }));
     let mut result = patch_metadata(client, tf, &merge_patch).await;
     if let Err(Error::Call { source, .. }) = &result
         && has_status(source, StatusKind::Invalid)
-        && let Ok(patch) = serde_json::from_value(replacing_patch(tf))
+        && let Ok(patch) = serde_json::from_value(replacing_patch(tf, version))
     {
         result = patch_metadata(client, tf, &Patch::Json(patch)).await;
     }
@@ -34,10 +63,10 @@ pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error>
 
 /// Returns the JSON patch that removes the finalizer and replaces the spec: a merge patch would keep the fields that the API server
 /// refuses.
-fn replacing_patch(tf: &Terraform) -> Value {
+fn replacing_patch(tf: &Terraform, version: &str) -> Value {
     json!([
         {"op": "test", "path": "/metadata/uid", "value": tf.uid()},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": tf.resource_version()},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": version},
         {"op": "add", "path": "/spec", "value": tf.spec},
         {"op": "add", "path": "/metadata/finalizers", "value": other_finalizers(tf)},
     ])
@@ -105,5 +134,37 @@ mod tests {
             json!({"op": "add", "path": "/metadata/finalizers", "value": ["of.another/one"]}),
         ];
         assert_eq!(requests[1].body, json!(changes));
+    }
+
+    /// Returns the result of a removal while the stored resource has resource version 8 and this generation.
+    async fn removal_with_stored(generation: i64) -> Result<(), Error> {
+        let respond = move |request: &RecordedRequest| {
+            let stored = json!({
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                "metadata": {
+                    "name": "web", "uid": "u", "resourceVersion": "8", "generation": generation,
+                    "finalizers": [FINALIZER, "of.another/one"],
+                },
+            });
+            let is_stale = request.body["metadata"]["resourceVersion"] == "7";
+            if is_stale {
+                return (
+                    409,
+                    json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409}),
+                );
+            }
+            (200, stored)
+        };
+        let (client, _) = fake_api::serve(respond).await;
+        let mut tf = deleted();
+        tf.metadata.generation = Some(2);
+        remove(&client, &tf).await
+    }
+
+    #[tokio::test]
+    async fn update_of_the_status_does_not_prevent_the_removal() {
+        removal_with_stored(2).await.unwrap();
+        let changed = removal_with_stored(3).await;
+        assert!(matches!(changed, Err(Error::Conflict)), "{changed:?}");
     }
 }
