@@ -17,7 +17,6 @@ use crate::requeue::Outcome;
 use crate::resource::{Guarded, Ref, ref_of, to_key};
 use crate::slots;
 use crate::unreadable;
-use crate::watch::mapping::LISTS;
 use crate::write_through_cache::version;
 
 /// Reconciles `object` and records metrics.
@@ -25,13 +24,7 @@ use crate::write_through_cache::version;
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
 pub(crate) async fn reconcile_object(object: &Guarded, ctx: &Context) -> Result<Outcome, Error> {
-    // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. The wait fails only after the watches have ended.
-    let _ = ctx
-        .mirrors
-        .listed
-        .clone()
-        .wait_for(|lists| *lists >= LISTS)
-        .await;
+    ctx.mirrors.until_listed().await;
     let resource = ref_of(object);
     ctx.memory.begin(&resource, object.uid());
     let (started_at, _active_reconcile) = (Instant::now(), ctx.health.begin_reconcile(&resource));

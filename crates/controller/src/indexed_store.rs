@@ -110,6 +110,19 @@ impl<K: Indexed> IndexedStore<K> {
         self.find(reference).is_some()
     }
 
+    /// Returns the summary of an object by namespace and name.
+    pub(crate) fn summary<R>(&self, reference: &ObjectRef<R>) -> Option<K::Summary>
+    where
+        R: Resource<DynamicType = ()>,
+    {
+        self.find(reference).map(|object| object.0.summary)
+    }
+
+    /// Returns the number of objects.
+    pub(crate) fn len(&self) -> usize {
+        self.objects.read().by_name.len()
+    }
+
     fn find<R: Resource<DynamicType = ()>>(
         &self,
         reference: &ObjectRef<R>,

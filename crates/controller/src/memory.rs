@@ -1,6 +1,7 @@
 //! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
@@ -19,6 +20,8 @@ pub(crate) struct Memory {
     resources: Mutex<HashMap<Ref, ResourceState>>,
     /// Resources that wait for a build Job, by `NAMESPACE/NAME` of the Job.
     builds: Mutex<WaitIndex<Ref, String>>,
+    /// Time of the first call of [`Memory::first_reconcile`].
+    first_reconcile: OnceLock<Instant>,
     /// Namespaces on which this process has set label `alustan.io/holds-state`, by name: uid of the namespace, and time of the write.
     labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
@@ -71,6 +74,19 @@ impl Memory {
                 };
             }
         });
+    }
+
+    /// Returns the time of the first reconcile by this process. The first call sets it.
+    pub(crate) fn first_reconcile(&self) -> Instant {
+        *self.first_reconcile.get_or_init(Instant::now)
+    }
+
+    /// Whether this process has observed `resource`.
+    pub(crate) fn is_observed(&self, resource: &Ref) -> bool {
+        let resources = self.resources.lock();
+        resources
+            .get(resource)
+            .is_some_and(|memory| memory.is_observed)
     }
 
     /// Records an observation of `resource`. Returns whether it is the first one by this process.

@@ -13,6 +13,7 @@ use crate::call::call;
 use crate::error::Error;
 use crate::resource::Ref;
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod};
+use crate::watch::mapping::LISTS;
 use crate::watch::trim::is_content_removed;
 use crate::write_through_cache::WriteThroughCache;
 
@@ -33,6 +34,12 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
+    /// Waits for the first lists: an object that is missing in an incomplete watch cache may exist.
+    pub(crate) async fn until_listed(&self) {
+        // `wait_for` fails only after the watches have ended.
+        let _ = self.listed.clone().wait_for(|lists| *lists >= LISTS).await;
+    }
+
     /// Returns a Secret of an existing resource from the caches, without a call of the API server. The watch cache may hold a Secret without content
     /// ([`is_content_removed`]). Then returns the Secret with the content that an earlier reconcile read from the API server. If no reconcile has
     /// read the current resource version of the Secret, returns the Secret without content.

@@ -1,7 +1,9 @@
 //! Reconciles resources on events of the watches of kube-runtime.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use alustan_core::digest::fraction;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use tracing::{debug, info};
@@ -12,7 +14,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::health::{Health, SLOW_RECONCILE};
 use crate::requeue::record_failure;
-use crate::resource::ref_of;
+use crate::resource::{Ref, ref_of};
 use crate::watch::ResourceName;
 
 /// Maximum number of concurrent reconciles. More do not finish earlier: a reconcile mostly waits for the API server, and kube polls the tasks of
@@ -23,6 +25,9 @@ pub(crate) const MAX_CONCURRENT_RECONCILES: u16 = 64;
 /// so that slow expressions of one namespace do not delay the reconciles of other namespaces.
 const MAX_SLOW_RECONCILES: usize = 8;
 
+/// Time per resource over which the first reconciles of settled resources are spread after a start: about the CPU time of these reconciles.
+const SETTLED_RECONCILE: Duration = Duration::from_millis(3);
+
 /// Reconciles the resource `name`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
 pub(crate) async fn reconcile(name: Arc<ResourceName>, ctx: Arc<Context>) -> Result<Action, Error> {
@@ -31,7 +36,12 @@ pub(crate) async fn reconcile(name: Arc<ResourceName>, ctx: Arc<Context>) -> Res
             if let Some(later) = postponed(&ctx.health, &name) {
                 return Ok(later);
             }
-            let Some(object) = ctx.resources.get(&ref_of(&*name)) else {
+            ctx.mirrors.until_listed().await;
+            let resource = ref_of(&*name);
+            if let Some(later) = postponed_at_start(&ctx, &resource) {
+                return Ok(later);
+            }
+            let Some(object) = ctx.resources.get(&resource) else {
                 // The event of the deletion requeues the resource.
                 return Ok(Action::await_change());
             };
@@ -47,6 +57,24 @@ fn postponed(health: &Health, object: &ResourceName) -> Option<Action> {
     let namespace = object.namespace().unwrap_or_default();
     let is_slow = health.slow_reconciles(&namespace) >= MAX_SLOW_RECONCILES;
     is_slow.then(|| Action::requeue(SLOW_RECONCILE))
+}
+
+/// Returns when to reconcile `resource` instead of now, if this process has not reconciled it yet and if it is settled: the first reconciles of other
+/// resources, for example of those that changed while no operator ran, come before. kube takes due resources in any order.
+pub(crate) fn postponed_at_start(ctx: &Context, resource: &Ref) -> Option<Action> {
+    let is_settled = ctx.resources.summary(resource)?.state?.is_settled;
+    let elapsed = ctx.memory.first_reconcile().elapsed();
+    if !is_settled || ctx.memory.is_observed(resource) {
+        return None;
+    }
+    let wait = first_reconcile(resource, ctx.resources.len()).checked_sub(elapsed)?;
+    Some(Action::requeue(wait))
+}
+
+/// Returns when to reconcile a settled resource, one of `count` resources, for the first time. The result is relative to the first reconcile of all.
+fn first_reconcile(resource: &Ref, count: usize) -> Duration {
+    let all = SETTLED_RECONCILE * u32::try_from(count).unwrap_or(u32::MAX);
+    all.mul_f64(fraction(&resource.to_string()))
 }
 
 /// Requeues a failed reconcile with a growing backoff.
@@ -71,7 +99,6 @@ mod tests {
 
     use super::*;
     use crate::leader::Leader;
-    use crate::resource::Ref;
 
     #[tokio::test(start_paused = true)]
     async fn slow_reconciles_postpone_those_of_their_namespace_only() {
@@ -91,5 +118,15 @@ mod tests {
         assert_eq!(postponed(&health, &resource("other")), None);
         active.pop();
         assert_eq!(postponed(&health, &resource("team")), None);
+    }
+
+    #[test]
+    fn first_reconciles_are_spread_over_the_cpu_time_of_all() {
+        let at =
+            |number: u32| first_reconcile(&Ref::new(&number.to_string()).within("team"), 1_000);
+        let times: Vec<_> = (0..1_000).map(at).collect();
+        let early = times.iter().filter(|time| **time < 500 * SETTLED_RECONCILE);
+        assert!(early.count().abs_diff(500) < 100);
+        assert!(times.iter().all(|time| *time < 1_000 * SETTLED_RECONCILE));
     }
 }

@@ -295,6 +295,8 @@ pub struct ResourceState {
     drift: Option<(&'static str, Timestamp)>,
     /// Value of label `of` and start of the wait of a plan for approval.
     approval: Option<(&'static str, Timestamp)>,
+    /// Whether the resource is Ready with its current generation, and no run is active.
+    pub is_settled: bool,
 }
 
 /// Counts resources at time `now`. `None` is a resource that cannot be read.
@@ -359,6 +361,7 @@ impl ResourceState {
             failing_since: None,
             drift: None,
             approval: None,
+            is_settled: false,
         };
         let Some(status) = &tf.status else {
             return new;
@@ -380,6 +383,10 @@ impl ResourceState {
             approval: conditions
                 .awaiting_approval()
                 .map(|ready| approval_since(tf, status, ready)),
+            is_settled: conditions.get("Ready", "True").is_some()
+                && status.state == State::Success
+                && status.observed_generation == tf.metadata.generation
+                && tf.metadata.deletion_timestamp.is_none(),
             ..new
         }
     }

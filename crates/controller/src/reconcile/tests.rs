@@ -35,7 +35,7 @@ use crate::context_builder::{ContextParts, context_of_test};
 use crate::fake_api::{self, RequestLog};
 use crate::indexed_store::{IndexedStore, indexed_store};
 use crate::mirrors::Mirrors;
-use crate::native_driver::retry;
+use crate::native_driver::{postponed_at_start, retry};
 use crate::observe::observer::Observer;
 use crate::reconciliation::Reconciliation;
 use crate::remote::context_store::MAX_PUSHES;
@@ -153,6 +153,45 @@ fn destroyed(version: &str, status: &Value) -> Value {
         },
         "status": status,
     })
+}
+
+#[tokio::test]
+async fn settled_resource_is_postponed_until_its_first_reconcile() {
+    let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (resources, mut writer) = indexed_store();
+    // With this many resources, the test ends long before the first reconcile of a settled one.
+    for number in 0..5_000 {
+        let name = match number {
+            0 => "settled".to_owned(),
+            1 => "changed".to_owned(),
+            _ => format!("other-{number}"),
+        };
+        let mut tf = living();
+        tf.metadata.name = Some(name);
+        tf.metadata.generation = Some(if number == 1 { 3 } else { 2 });
+        let ready = json!({
+            "type": "Ready", "status": "True", "reason": "Applied", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let status = json!({"state": "Success", "observedGeneration": 2, "conditions": [ready]});
+        tf.status = serde_json::from_value(status).unwrap();
+        writer.apply(Event::Apply(Guarded(Ok(tf))));
+    }
+    let stores = Stores {
+        resources,
+        ..Stores::empty()
+    };
+    let ctx = operator_with(client, folder.path(), stores);
+    let reference = |name: &str| Ref::new(name).within("team");
+    let is_postponed = |name: &str| postponed_at_start(&ctx, &reference(name)).is_some();
+    assert!(is_postponed("settled"));
+    assert!(!is_postponed("changed"));
+    assert!(!is_postponed("missing"));
+    ctx.memory
+        .begin(&reference("settled"), Some("u".to_owned()));
+    assert!(is_postponed("settled"), "an event does not end the wait");
+    ctx.memory.begin_observation(&reference("settled"));
+    assert!(!is_postponed("settled"));
 }
 
 /// Returns a reconcile of `tf`, which is readable.
