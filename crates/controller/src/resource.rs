@@ -36,10 +36,10 @@ impl<'de> Deserialize<'de> for Guarded {
             Err(error) => error,
         };
         let object: ObjectMetadata = serde_json::from_str(text.get()).map_err(de::Error::custom)?;
-        Ok(Self(Err(InvalidObject {
-            error,
-            metadata: object.metadata,
-        })))
+        let mut metadata = object.metadata;
+        // No reconcile reads them, and the nesting in the watch cache would be one deeper.
+        metadata.managed_fields = None;
+        Ok(Self(Err(InvalidObject { error, metadata })))
     }
 }
 
@@ -268,6 +268,22 @@ mod tests {
             assert_eq!(text(&cached), text(&guarded));
         }
         assert!(!is_readable(&nested(199)));
+    }
+
+    #[test]
+    fn unreadable_resource_with_deep_managed_fields_is_cached() {
+        for depth in 100..140 {
+            let nested = (0..depth).fold(json!({}), |value, _| json!({"f:a": value}));
+            let managed = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": nested}]);
+            let mut resource = resource(&json!({}), &managed);
+            resource["spec"]["suspend"] = json!("yes");
+            let guarded = watched(&resource);
+            assert!(guarded.0.is_err());
+            assert!(
+                Guarded::from_bytes(&guarded.to_bytes()).is_some(),
+                "{depth}"
+            );
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod changes;
 pub(crate) mod dependents;
 pub(crate) mod dynamic;
 pub(crate) mod keys;
+mod lenient;
 pub(crate) mod mapping;
 pub(crate) mod object_selector;
 mod resource_names;
@@ -39,6 +40,7 @@ use crate::indexed_store::{CachedObject, Change, Indexed, IndexedStore, IndexedW
 use crate::resource::{Guarded, Ref};
 use crate::watch::cached::cached;
 use crate::watch::dependents::DependentsIndex;
+use crate::watch::lenient::Lenient;
 use crate::watch::mapping::{MIRRORED, is_watched, managed_selector, to_ref, unmanaged_selector};
 use crate::watch::resource_names::{NamesWriter, metadata};
 use crate::watch::used_objects::{UsedKind, UsedObjects};
@@ -177,12 +179,15 @@ impl Watches {
         K: DeserializeOwned + Clone + Debug + Send + 'static,
         T: Fn(&mut K) + Clone + Send + 'static,
     {
-        let watch = |(namespace, api)| {
+        let watch = |(namespace, api): (_, Api<Lenient<K>>)| {
             let events = watcher(api, wanted.clone().page_size(PAGE_SIZE)).default_backoff();
-            let events = events.modify(trim.clone()).filter(|event| {
-                log_error::<K>(event);
-                future::ready(event.is_ok())
-            });
+            let events = events
+                .map_ok(lenient::event)
+                .modify(trim.clone())
+                .filter(|event| {
+                    log_error::<K>(event);
+                    future::ready(event.is_ok())
+                });
             Watched {
                 namespace,
                 events: events.boxed(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use kube::api::{Api, DynamicObject, ListParams, ObjectList, PartialObjectMeta};
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta, Request};
 use kube::discovery::{Scope, pinned_kind};
@@ -21,6 +21,7 @@ use crate::error::{Error, ReadResult};
 use crate::recent_reads::{RecentReads, Values};
 use crate::resource::Ref;
 use crate::watch::Events;
+use crate::watch::lenient::{self, Lenient};
 use crate::watch::mapping::unmanaged_selector;
 use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 use crate::watch::subscriptions::{Collection, Subscriptions, Target, Version};
@@ -329,9 +330,10 @@ impl DynamicWatches {
         scope: &Scope,
     ) -> bool {
         let start = |target: Target| {
-            let api: Api<PartialObjectMeta<DynamicObject>> =
+            let api: Api<Lenient<PartialObjectMeta<DynamicObject>>> =
                 self.api(&selector.namespace, resource, scope);
             let events = watcher(api, watcher_config(&target)).default_backoff();
+            let events = events.map_ok(lenient::event);
             let task = follow(target, events, Arc::downgrade(&self.watches));
             WatchTask(tokio::spawn(task).abort_handle())
         };
