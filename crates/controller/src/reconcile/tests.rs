@@ -861,7 +861,7 @@ async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
         let end = format!("ConfigMap map-4 (not deleted yet){rest}");
         assert!(message.ends_with(&end), "{message}");
         assert_eq!(lists.len(), 1, "{lists:?}");
-        let foreign = "managed-by%21%3Dalustan&limit=100";
+        let foreign = "%21alustan.io%2Fuid&limit=100";
         assert!(lists[0].ends_with(foreign), "{lists:?}");
     }
 }

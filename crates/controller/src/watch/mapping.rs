@@ -50,9 +50,10 @@ pub(crate) fn managed_selector(components: &[Component]) -> String {
     )
 }
 
-/// Returns the label selector of the objects that the operator does not manage.
+/// Returns the label selector of the objects that the operator does not manage. Users may set [`labels::MANAGED_BY`] on their own objects, for example
+/// for all objects that they deploy together with a resource.
 pub(crate) fn unmanaged_selector() -> String {
-    format!("{}!={}", labels::MANAGED_BY, labels::MANAGER)
+    format!("!{}", labels::UID)
 }
 
 /// Returns the resource that `object` belongs to, from its labels. Reads the namespace label in the build namespace only, because tenants
