@@ -41,8 +41,9 @@ start() {
   is_up "$name" && return
   # Not `ip netns exec`, which remounts /sys and so hides the cgroup mounts from kubelet. The process outlives its caller and must not hold
   # its locks.
-  # GOGC: most components are in Go, and garbage collection would take a fifth of their time to save memory, which is not scarce.
-  { account "$name"; GOGC=400 exec setsid nsenter --net="/run/netns/$NETNS" "$@"; } </dev/null >>"$DEV/log/$name.log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &
+  # GOGC: most components are in Go, and garbage collection would take a fifth of their time to save memory, which is not scarce up to GOMEMLIMIT.
+  # With 10,000 resources, the API server would need more memory than a small machine has.
+  { account "$name"; GOGC=400 GOMEMLIMIT=8GiB exec setsid nsenter --net="/run/netns/$NETNS" "$@"; } </dev/null >>"$DEV/log/$name.log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &
   echo "$! $(start_time $!)" >"$DEV/run/$name.pid"
 }
 
