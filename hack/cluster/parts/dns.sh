@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# CoreDNS at the address of the node, behind Service kube-system/kube-dns. Unknown names get NXDOMAIN.
+# CoreDNS at the address of the node, behind Service kube-system/kube-dns. It resolves names of pods, as with kubeadm. Unknown names get NXDOMAIN.
 
 dns_start() {
   local names="${DEV_HOSTS[*]} ${GIT_HOSTS[*]:1} ${DOCKER_HOSTS[*]} amazonaws.com"
@@ -10,6 +10,7 @@ cluster.local in-addr.arpa ip6.arpa {
   errors
   kubernetes cluster.local in-addr.arpa ip6.arpa {
     kubeconfig $KUBECONFIG_ADMIN alustan-dev
+    pods insecure
   }
   cache 5
 }
