@@ -56,6 +56,7 @@ impl Operator {
     async fn start() -> Result<Self, String> {
         let server = Server::start().await?;
         write_unreadable(&server).await;
+        write_deep_managed_fields(&server)?;
         let mut operator = operator(&server)?;
         operator
             .args(["--listen", "127.0.0.1:0"])
@@ -142,6 +143,63 @@ async fn write_unreadable(server: &Server) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     server.install_crd(&strict).await;
+}
+
+/// Creates an object of each watched kind whose `metadata.managedFields` the operator cannot parse, as any client may that may create the object.
+fn write_deep_managed_fields(server: &Server) -> Result<(), String> {
+    let nested = (0..200).fold(json!({}), |value, _| json!({"f:a": value}));
+    let fields = json!([{
+        "manager": "tenant", "operation": "Update", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1", "fieldsV1": nested,
+    }]);
+    let containers = json!([{"name": "a", "image": "a"}]);
+    let claim = json!({
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+    });
+    let kinds = [
+        ("v1", "ServiceAccount", json!({})),
+        ("v1", "Secret", json!({})),
+        ("v1", "ConfigMap", json!({})),
+        ("v1", "PersistentVolumeClaim", json!({"spec": claim})),
+        (
+            "v1",
+            "Pod",
+            json!({"spec": {"containers": containers, "serviceAccountName": "deep"}}),
+        ),
+        (
+            "batch/v1",
+            "Job",
+            json!({"spec": {"template": {"spec": {"containers": containers, "restartPolicy": "Never"}}}}),
+        ),
+    ];
+    let labels = labels::of("web", "no-uid", Component::Record);
+    let mut objects = Vec::new();
+    for (version, kind, rest) in kinds {
+        for (name, labels) in [("deep", None), ("deep-labelled", Some(&labels))] {
+            let mut object = rest.clone();
+            object["apiVersion"] = version.into();
+            object["kind"] = kind.into();
+            object["metadata"] = json!({
+                "name": name, "namespace": "default", "labels": labels, "managedFields": fields,
+            });
+            objects.push(object);
+        }
+    }
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let file = server.folder().join("deep.yaml");
+    std::fs::write(&file, list.to_string()).unwrap();
+    server.kubectl(&["create", "-f", file.to_str().unwrap()])?;
+    let stored = [
+        "get",
+        "secret",
+        "deep",
+        "-o",
+        "json",
+        "--show-managed-fields",
+    ];
+    let stored = server.kubectl(&stored)?;
+    assert!(stored.matches("f:a").count() > 150, "{stored}");
+    Ok(())
 }
 
 /// Waits until `wanted` returns true for a resource.
