@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use alustan_api::labels;
 use alustan_api::report::Failure;
-use alustan_api::{ObjectKey, Reason, Terraform};
+use alustan_api::{Reason, Terraform};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::observed::{BuildSecretSeen, BuildSeen, BuildState};
 use k8s_openapi::api::batch::v1::JobCondition;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Secret};
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -19,6 +19,7 @@ use crate::observe::job_events::{is_late, no_pod};
 use crate::observe::jobs::{timestamp, transition_time};
 use crate::observe::pods::{pods, reported, scheduled_at, terminated, waiting_cause};
 use crate::watch::cached::{CachedJob, CachedPod};
+use crate::watch::keys::BuildSecretKey;
 use crate::watch::mapping::is_build_secret_of;
 use crate::watch::trim::CONTROLLER_UID;
 
@@ -76,21 +77,24 @@ pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build
 /// Returns the build Secrets of `tf`, and of earlier resources of the same name: those in the build namespace, and those in the namespace of
 /// `tf`, which have a token of a GitHub App.
 pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSeen> {
-    let build_namespace = ctx.settings.build_namespace_of(tf);
-    let is_elsewhere = ctx.settings.builds_elsewhere(tf);
-    let is_in_build_namespace = |secret: &Secret| {
-        is_elsewhere && secret.metadata.namespace.as_deref() == Some(build_namespace)
+    let namespace = tf.namespace().unwrap_or_default();
+    let key = |in_namespace: &str, resource_namespace: Option<&String>| BuildSecretKey {
+        namespace: in_namespace.to_owned(),
+        resource_namespace: resource_namespace.cloned(),
+        resource: tf.name_any(),
     };
-    let mut build_secrets = ctx.mirrors.secrets.with(&ObjectKey::of(tf));
     // Only in the build namespace, the label with the namespace of the resource is trusted.
-    build_secrets.retain(|secret| {
-        !secret.labels().contains_key(labels::NAMESPACE) || is_in_build_namespace(secret)
+    let elsewhere = ctx.settings.builds_elsewhere(tf).then(|| {
+        let build_namespace = ctx.settings.build_namespace_of(tf);
+        key(build_namespace, Some(&namespace))
     });
-    let seen = build_secrets.iter().map(|secret| {
+    let keys = [key(&namespace, None)].into_iter().chain(elsewhere);
+    let build_secrets = keys.flat_map(|key| ctx.mirrors.secrets.with(&key));
+    let seen = build_secrets.map(|secret| {
         let name = secret.name_any();
         let namespace = secret.namespace().unwrap_or_default();
         let build = build(ctx, &namespace, &name)
-            .filter(|build| is_build_secret_of(&**secret, &build.seen.uid));
+            .filter(|build| is_build_secret_of(&*secret, &build.seen.uid));
         let is_active = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
         BuildSecretSeen {
             namespace,
@@ -218,9 +222,62 @@ fn ended_at(end: &ContainerStateTerminated) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use alustan_api::labels::Component;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::context_builder::{ContextParts, context_of_test};
+    use crate::fake_api;
+    use crate::indexed_store::indexed_store;
+    use crate::mirrors::Mirrors;
+    use crate::visits;
+    use crate::write_through_cache::WriteThroughCache;
+
+    #[tokio::test]
+    async fn reconcile_reads_no_build_secrets_of_other_tenants() {
+        // Namespace of the Secret, label with the namespace of the resource.
+        let secrets = [
+            ("team", None),
+            ("builds", Some("team")),
+            ("team", Some("team")),
+            ("builds", None),
+            ("builds", Some("other")),
+            ("other", Some("team")),
+        ];
+        let secrets = secrets.into_iter().enumerate().map(|(number, secret)| {
+            let mut labels = labels::of("web", "u", Component::BuildSecret);
+            let resource_namespace = secret.1.map(str::to_owned);
+            labels.extend(resource_namespace.map(|label| (labels::NAMESPACE.to_owned(), label)));
+            let name = format!("build-{number}");
+            let metadata = json!({"name": name, "namespace": secret.0, "labels": labels});
+            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        });
+        let (store, mut writer) = indexed_store();
+        writer.list(secrets);
+        let mirrors = Mirrors {
+            secrets: WriteThroughCache::new(store),
+            ..Mirrors::empty()
+        };
+        let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+        let folder = tempfile::tempdir().unwrap();
+        let parts = ContextParts::of_test(client);
+        let ctx = context_of_test(parts, folder.path(), mirrors, indexed_store().0);
+        let mut ctx = Arc::into_inner(ctx).unwrap();
+        ctx.settings.build_namespace = Some("builds".to_owned());
+        let tf = json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "u"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/team/infra"},
+                "containerRegistry": {"imageName": "registry.test/web"},
+            },
+        });
+        let visited = visits::so_far();
+        let seen = build_secrets(&ctx, &serde_json::from_value(tf).unwrap());
+        let names: Vec<_> = seen.iter().map(|secret| &*secret.name).collect();
+        assert_eq!(names, ["build-0", "build-1"]);
+        assert_eq!(visits::so_far() - visited, 2);
+    }
 
     #[test]
     fn termination_message_has_known_reasons_and_bounded_texts() {

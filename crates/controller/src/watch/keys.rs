@@ -215,19 +215,31 @@ impl Indexed for CachedPod {
     }
 }
 
+/// Key of a build Secret. Contains the namespace of the Secret, because tenants can write any labels in their own namespaces.
+#[derive(Hash)]
+pub(crate) struct BuildSecretKey {
+    pub(crate) namespace: String,
+    /// Label with the namespace of the resource.
+    pub(crate) resource_namespace: Option<String>,
+    /// Label with the name of the resource.
+    pub(crate) resource: String,
+}
+
 impl Indexed for Secret {
-    /// Resource of a build Secret. Other Secrets have no keys.
-    type Key = ObjectKey;
+    /// Only build Secrets have a key.
+    type Key = BuildSecretKey;
     type Summary = ();
 
-    fn keys(&self) -> Vec<ObjectKey> {
-        let namespace = self.namespace().unwrap_or_default();
+    fn keys(&self) -> Vec<BuildSecretKey> {
         let labels = self.labels();
-        let namespace = labels.get(labels::NAMESPACE).unwrap_or(&namespace);
         labels
             .get(labels::NAME)
             .filter(|_| has_component(self, Component::BuildSecret))
-            .map(|name| ObjectKey::new(namespace, name))
+            .map(|name| BuildSecretKey {
+                namespace: self.namespace().unwrap_or_default(),
+                resource_namespace: labels.get(labels::NAMESPACE).cloned(),
+                resource: name.clone(),
+            })
             .into_iter()
             .collect()
     }
