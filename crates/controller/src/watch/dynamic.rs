@@ -212,8 +212,9 @@ impl DynamicWatches {
                 Ok(Ok(Page { is_reused, ..page }))
             }
             Err(error) if error.reason() == Reason::Forbidden => {
-                // End the watch: without permission, the watch would be retried forever.
-                self.watches.subscriptions.lock().remove(&target);
+                // Without permission, the watch would be retried forever. It ends when all of its subscribers have read the objects.
+                let mut subscriptions = self.watches.subscriptions.lock();
+                subscriptions.unsubscribe(&target, subscriber);
                 Ok(Err(forbidden_object(field, selector, &resource)))
             }
             Err(error) => {
@@ -527,7 +528,7 @@ fn forbidden_object(field: &str, selector: &ObjectSelector, resource: &ApiResour
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::{Value, json};
@@ -760,6 +761,47 @@ mod tests {
             uris.iter().filter(|uri| is_single(uri)).count() == 5
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn forbidden_read_leaves_other_resources_subscribed() {
+        let is_forbidden = Arc::new(AtomicBool::new(false));
+        let is_refused = is_forbidden.clone();
+        let respond = move |request: &fake_api::RecordedRequest| {
+            if is_refused.load(Ordering::SeqCst) {
+                fake_api::forbidden()
+            } else {
+                answer(request, "1")
+            }
+        };
+        let (client, _) = fake_api::serve(respond).await;
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let watches = DynamicWatches::new(client, wake);
+        for resource in 0..2 {
+            subscribe(&watches, 0, resource);
+            read(&watches, 0, resource, false).await;
+        }
+        is_forbidden.store(true, Ordering::SeqCst);
+        let selector = selector_of("team", 0);
+        let query = ObjectQuery {
+            field: "spec.waitFor[0]",
+            selector: &selector,
+            list: ListQuery::Page(None),
+            is_first: true,
+            may_reuse: false,
+        };
+        let failure = watches.find(query, &subscriber(0)).await.unwrap();
+        assert_eq!(failure.err().unwrap().reason, "ObjectForbidden");
+        let used = HashSet::from([selector.clone()]);
+        assert!(!watches.keep(&subscriber(0), &used));
+        assert!(watches.keep(&subscriber(1), &used));
+        let changed: ConfigMap =
+            serde_json::from_value(json!({"metadata": {"name": "m0", "resourceVersion": "2"}}))
+                .unwrap();
+        let events = futures::stream::iter([Ok(watcher::Event::Apply(changed))]);
+        let target = Target::Selector(selector);
+        follow(target, events, Arc::downgrade(&watches.watches)).await;
+        assert_eq!(woken.try_recv().unwrap(), subscriber(1));
     }
 
     #[tokio::test]

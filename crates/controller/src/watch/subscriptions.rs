@@ -265,7 +265,8 @@ impl<W> Subscriptions<W> {
         selectors.map_or(0, HashSet::len) == used.len()
     }
 
-    fn unsubscribe(&mut self, selector: &ObjectSelector, subscriber: &Ref) {
+    /// Unsubscribes `subscriber` from the objects that `selector` selects. A watch without subscribers ends.
+    pub(super) fn unsubscribe(&mut self, selector: &ObjectSelector, subscriber: &Ref) {
         #[cfg(test)]
         {
             self.visits += 1;
@@ -327,13 +328,6 @@ impl<W> Subscriptions<W> {
         }
         if usage.selectors == 0 {
             self.usage.remove(namespace);
-        }
-    }
-
-    /// Ends the watch of the objects that `selector` selects, and unsubscribes all resources from them.
-    pub(super) fn remove(&mut self, selector: &ObjectSelector) {
-        for subscriber in self.of_selector(selector, None) {
-            self.unsubscribe(selector, &subscriber);
         }
     }
 
@@ -564,14 +558,16 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_object_has_no_watch() {
+    fn watch_ends_with_its_last_subscriber() {
         let mut subscriptions = Subscriptions::default();
         for i in 0..2 {
             subscriptions.subscribe(&named(0), &subscriber(i), |target| target);
         }
-        subscriptions.remove(&named(0));
-        assert!(is_empty(&subscriptions));
+        subscriptions.unsubscribe(&named(0), &subscriber(0));
         assert!(!subscriptions.keep(&subscriber(0), &only(named(0))));
+        assert!(subscriptions.keep(&subscriber(1), &only(named(0))));
+        subscriptions.unsubscribe(&named(0), &subscriber(1));
+        assert!(is_empty(&subscriptions));
     }
 
     #[test]
