@@ -536,7 +536,7 @@ mod tests {
 
     use super::*;
     use crate::fake_api;
-    use crate::watch::subscriptions::MAX_SELECTORS;
+    use crate::watch::subscriptions::{MAX_SELECTORS, MAX_SINGLE_WATCHES};
 
     const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -592,9 +592,14 @@ mod tests {
             let watches = DynamicWatches::new(client, mpsc::unbounded_channel().0);
             watch(&watches, objects);
             let is_of_all =
-                |uri: &String| uri.starts_with(CONFIG_MAPS) && !uri.contains("fieldSelector");
-            let lists = lists(&requests, |uris| uris.iter().any(is_of_all)).await;
-            assert!(lists.iter().all(is_of_all), "{objects} objects: {lists:?}");
+                |uri: &&String| uri.starts_with(CONFIG_MAPS) && !uri.contains("fieldSelector");
+            let lists = lists(&requests, |uris| uris.len() > MAX_SINGLE_WATCHES).await;
+            let shared = lists.iter().filter(is_of_all).count();
+            assert_eq!(
+                (lists.len(), shared),
+                (MAX_SINGLE_WATCHES + 1, 1),
+                "{lists:?}"
+            );
         }
     }
 
@@ -746,17 +751,18 @@ mod tests {
         let watches = DynamicWatches::new(client, wake);
         watch(&watches, 5);
         let mut subscribers = HashSet::new();
-        while subscribers.len() < 5 {
+        while subscribers.len() < 5 - MAX_SINGLE_WATCHES {
             let subscriber = tokio::time::timeout(TIMEOUT, woken.recv()).await;
             subscribers.insert(subscriber.unwrap().unwrap().name);
         }
-        let used = HashSet::from([selector_of("team", 0)]);
+        let used = |i| HashSet::from([selector_of("team", i)]);
+        assert!(watches.keep(&subscriber(0), &used(0)));
         assert!(
-            !watches.keep(&subscriber(0), &used),
+            !watches.keep(&subscriber(4), &used(4)),
             "not watched until the next read"
         );
         watch(&watches, 5);
-        assert!(watches.keep(&subscriber(0), &used));
+        assert!(watches.keep(&subscriber(4), &used(4)));
         lists(&requests, |uris| {
             uris.iter().filter(|uri| is_single(uri)).count() == 5
         })

@@ -3,6 +3,9 @@
 //! Each operation on one resource costs the references of that resource, regardless of the number of other resources.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::resource::Ref;
 use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
@@ -16,6 +19,9 @@ pub(super) const MAX_SELECTORS: usize = 1_000;
 /// Maximum number of single objects of one kind and namespace that have a watch each. If resources name more of them, one watch of the kind in
 /// the namespace replaces these watches.
 pub(super) const MAX_SINGLE_WATCHES: usize = 3;
+
+/// Time after which a refused watch of a collection is tried again. The API server may refuse it for a moment, for example after its start.
+const FORBIDDEN_RETRY: Duration = Duration::from_mins(10);
 
 /// All objects of one kind in one namespace. The namespace of a cluster-scoped kind is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +68,8 @@ pub(super) enum Version {
 /// References of resources to objects. `W` is a watch, which ends when it is dropped.
 pub(super) struct Subscriptions<W> {
     collections: HashMap<Collection, CollectionState<W>>,
-    /// Collections that the operator may not watch as a whole.
-    forbidden: HashSet<Collection>,
+    /// Collections that the operator may not watch as a whole, and when the API server refused the watch.
+    forbidden: HashMap<Collection, Instant>,
     selectors: HashMap<Ref, HashSet<ObjectSelector>>,
     usage: HashMap<String, Usage>,
     /// Number of subscriptions that were added or removed, or looked at to find these.
@@ -75,7 +81,7 @@ struct CollectionState<W> {
     objects: HashMap<NameOrLabels, Subscribers<W>>,
     /// Number of names in `objects`.
     names: usize,
-    /// Watch of the collection, which serves all names.
+    /// Watch of the collection, which serves all names. The names that had a watch before keep it until the first list of this watch.
     shared: Option<W>,
 }
 
@@ -99,7 +105,7 @@ impl<W> Default for Subscriptions<W> {
     fn default() -> Self {
         Self {
             collections: HashMap::new(),
-            forbidden: HashSet::new(),
+            forbidden: HashMap::new(),
             selectors: HashMap::new(),
             usage: HashMap::new(),
             #[cfg(test)]
@@ -153,6 +159,10 @@ impl<W> Subscriptions<W> {
             self.visits += 1;
         }
         let (collection, namespace) = (Collection::of(selector), namespace_of(subscriber));
+        let refused = self.forbidden.get(&collection);
+        if refused.is_some_and(|refused| refused.elapsed() >= FORBIDDEN_RETRY) {
+            self.forbidden.remove(&collection);
+        }
         let objects = self.subscribers(selector);
         let is_known = objects.is_some_and(|objects| objects.versions.contains_key(&namespace));
         if !is_known {
@@ -167,34 +177,26 @@ impl<W> Subscriptions<W> {
             }
         }
         let selectors = self.selectors.entry(subscriber.clone()).or_default();
-        if !selectors.insert(selector.clone()) {
-            return true;
-        }
-        let is_single_only = self.forbidden.contains(&collection);
+        selectors.insert(selector.clone());
+        let is_forbidden = self.forbidden.contains_key(&collection);
         let state = self.collections.entry(collection.clone()).or_default();
         let is_new = !state.objects.contains_key(&selector.objects);
         let objects = state.objects.entry(selector.objects.clone()).or_default();
         let of_namespace = objects.versions.entry(namespace).or_default();
-        of_namespace.insert(subscriber.name.clone(), None);
-        if !is_new {
-            return true;
-        }
-        match &selector.objects {
-            NameOrLabels::Labels(_) => {
-                objects.watch = Some(start(Target::Selector(selector.clone())));
-            }
+        of_namespace.entry(subscriber.name.clone()).or_default();
+        let is_served = match &selector.objects {
+            NameOrLabels::Labels(_) => false,
             NameOrLabels::Name(_) => {
-                state.names += 1;
-                if is_single_only || (state.shared.is_none() && state.names <= MAX_SINGLE_WATCHES) {
-                    objects.watch = Some(start(Target::Selector(selector.clone())));
-                } else if state.shared.is_none() {
+                state.names += usize::from(is_new);
+                if state.shared.is_none() && !is_forbidden && state.names > MAX_SINGLE_WATCHES {
                     state.shared = Some(start(Target::Collection(collection)));
-                    let named = state.objects.iter_mut();
-                    let named =
-                        named.filter(|(objects, _)| matches!(objects, NameOrLabels::Name(_)));
-                    named.for_each(|(_, objects)| objects.watch = None);
+                    return true;
                 }
+                state.shared.is_some()
             }
+        };
+        if is_new && !is_served {
+            objects.watch = Some(start(Target::Selector(selector.clone())));
         }
         true
     }
@@ -210,7 +212,7 @@ impl<W> Subscriptions<W> {
             return true;
         };
         let watches = |collection: &Collection, names: usize| {
-            if self.forbidden.contains(collection) {
+            if self.forbidden.contains_key(collection) {
                 names
             } else {
                 names.min(MAX_SINGLE_WATCHES)
@@ -331,26 +333,27 @@ impl<W> Subscriptions<W> {
         }
     }
 
-    /// Ends the watch of a collection that the operator may not watch as a whole. Unsubscribes all resources that name objects of the
-    /// collection, and returns these resources. When they subscribe again, each object gets its own watch.
+    /// Ends the watch of a collection that the operator may not watch as a whole. Unsubscribes all resources that name objects without a watch of
+    /// their own, and returns these resources. When they subscribe again, each object gets its own watch.
     pub(super) fn forbid(&mut self, collection: &Collection) -> Vec<Ref> {
-        let Some(state) = self.collections.get(collection) else {
+        let Some(state) = self.collections.get_mut(collection) else {
             return Vec::new();
         };
-        let named = state.objects.iter();
-        let named = named.filter(|(objects, _)| matches!(objects, NameOrLabels::Name(_)));
-        let named = named.flat_map(|(name, objects)| {
-            let selector = collection.selector(name.clone());
-            objects
+        state.shared = None;
+        let unwatched = state.objects.iter();
+        let unwatched = unwatched.filter(|(_, objects)| objects.watch.is_none());
+        let unwatched = unwatched.flat_map(|(objects, subscribers)| {
+            let selector = collection.selector(objects.clone());
+            subscribers
                 .outdated(None)
                 .map(move |subscriber| (selector.clone(), subscriber))
         });
-        let named: Vec<_> = named.collect();
-        for (selector, subscriber) in &named {
+        let unwatched: Vec<_> = unwatched.collect();
+        for (selector, subscriber) in &unwatched {
             self.unsubscribe(selector, subscriber);
         }
-        self.forbidden.insert(collection.clone());
-        named
+        self.forbidden.insert(collection.clone(), Instant::now());
+        unwatched
             .into_iter()
             .map(|(_, subscriber)| subscriber)
             .collect()
@@ -385,8 +388,13 @@ impl<W> Subscriptions<W> {
         }
     }
 
-    /// Returns the resources that a complete list of `target` concerns. `listed`: versions of the listed objects, by name.
-    pub(super) fn listed(&self, target: &Target, listed: &HashMap<String, Version>) -> Vec<Ref> {
+    /// Returns the resources that a complete list of `target` concerns. `listed`: versions of the listed objects, by name. The watch of a
+    /// collection then replaces those of its single objects.
+    pub(super) fn listed(
+        &mut self,
+        target: &Target,
+        listed: &HashMap<String, Version>,
+    ) -> Vec<Ref> {
         let version = |name: &str| listed.get(name).unwrap_or(&Version::Absent);
         match target {
             Target::Selector(selector) => match &selector.objects {
@@ -394,10 +402,13 @@ impl<W> Subscriptions<W> {
                 NameOrLabels::Name(name) => self.of_selector(selector, Some(version(name))),
             },
             Target::Collection(collection) => {
-                let state = self.collections.get(collection);
-                let objects = state.into_iter().flat_map(|state| &state.objects);
+                let state = self.collections.get_mut(collection);
+                let objects = state.into_iter().flat_map(|state| &mut state.objects);
                 let outdated = objects.filter_map(|(objects, subscribers)| match objects {
-                    NameOrLabels::Name(name) => Some(subscribers.outdated(Some(version(name)))),
+                    NameOrLabels::Name(name) => {
+                        subscribers.watch = None;
+                        Some(subscribers.outdated(Some(version(name))))
+                    }
                     NameOrLabels::Labels(_) => None,
                 });
                 outdated.flatten().collect()
@@ -484,6 +495,8 @@ mod tests {
             assert!(subscriptions.subscribe(&named(i), &subscriber(i), |target| target));
         }
         let collection = Target::Collection(Collection::of(&named(0)));
+        assert_eq!(watches(&subscriptions).len(), MAX_SINGLE_WATCHES + 1);
+        subscriptions.listed(&collection, &HashMap::new());
         assert_eq!(watches(&subscriptions), [&collection]);
         subscriptions.subscribe(&labelled(0), &subscriber(0), |target| target);
         assert_eq!(watches(&subscriptions).len(), 2);
@@ -531,30 +544,61 @@ mod tests {
                 subscriptions.subscribe(&named(i), &subscriber(i / 20), |target| target);
             assert_eq!(is_watched, i < MAX_SELECTORS);
         }
-        assert_eq!(watches(&subscriptions).len(), 1);
+        assert_eq!(watches(&subscriptions).len(), MAX_SINGLE_WATCHES + 1);
         let state = subscriptions.collections.values().next().unwrap();
         assert_eq!(state.objects.len(), MAX_SELECTORS);
+    }
+
+    /// Subscribes twice as many resources as may have a watch, each to an object of its own. Returns the number of watched objects.
+    fn subscribe_many(subscriptions: &mut Subscriptions<Target>) -> usize {
+        let names = (0..2 * MAX_WATCHES)
+            .filter(|i| subscriptions.subscribe(&named(*i), &subscriber(*i), |target| target));
+        names.count()
     }
 
     #[test]
     fn objects_of_a_forbidden_collection_have_a_limited_number_of_watches() {
         let mut subscriptions = Subscriptions::default();
-        let subscribe = |subscriptions: &mut Subscriptions<Target>| {
-            let names = (0..2 * MAX_WATCHES)
-                .filter(|i| subscriptions.subscribe(&named(*i), &subscriber(*i), |target| target));
-            names.count()
-        };
-        assert_eq!(subscribe(&mut subscriptions), 2 * MAX_WATCHES);
+        assert_eq!(subscribe_many(&mut subscriptions), 2 * MAX_WATCHES);
         subscriptions.subscribe(&labelled(0), &subscriber(0), |target| target);
-        let woken = subscriptions.forbid(&Collection::of(&named(0)));
+        let collection = Collection::of(&named(0));
+        subscriptions.listed(&Target::Collection(collection.clone()), &HashMap::new());
+        let woken = subscriptions.forbid(&collection);
         assert_eq!(woken.len(), 2 * MAX_WATCHES);
         assert_eq!(watches(&subscriptions), [&Target::Selector(labelled(0))]);
-        assert_eq!(subscribe(&mut subscriptions), MAX_WATCHES - 1);
+        assert_eq!(subscribe_many(&mut subscriptions), MAX_WATCHES - 1);
         assert_eq!(watches(&subscriptions).len(), MAX_WATCHES);
         for i in 0..2 * MAX_WATCHES {
             subscriptions.keep(&subscriber(i), &HashSet::new());
         }
         assert!(is_empty(&subscriptions));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forbidden_collection_is_watched_again_after_some_time() {
+        let mut subscriptions = Subscriptions::default();
+        let collection = Collection::of(&named(0));
+        let shared = Target::Collection(collection.clone());
+        subscribe_many(&mut subscriptions);
+        subscriptions.forbid(&collection);
+        assert_eq!(subscribe_many(&mut subscriptions), MAX_WATCHES);
+        for _ in 0..2 {
+            tokio::time::advance(FORBIDDEN_RETRY).await;
+            subscriptions.subscribe(&named(0), &subscriber(0), |target| target);
+            assert!(watches(&subscriptions).contains(&&shared));
+            // The objects that have a watch keep it until the new watch has a list.
+            assert_eq!(watches(&subscriptions).len(), MAX_WATCHES + 1);
+            assert_eq!(subscribe_many(&mut subscriptions), 2 * MAX_WATCHES);
+            assert_eq!(subscriptions.forbid(&collection).len(), MAX_WATCHES);
+            assert_eq!(watches(&subscriptions).len(), MAX_WATCHES);
+            assert_eq!(subscribe_many(&mut subscriptions), MAX_WATCHES);
+        }
+        tokio::time::advance(FORBIDDEN_RETRY).await;
+        assert_eq!(subscribe_many(&mut subscriptions), 2 * MAX_WATCHES);
+        subscriptions.listed(&shared, &HashMap::new());
+        assert_eq!(watches(&subscriptions), [&shared]);
+        assert_eq!(subscriptions.forbid(&collection).len(), 2 * MAX_WATCHES);
+        assert_eq!(subscribe_many(&mut subscriptions), MAX_WATCHES);
     }
 
     #[test]
