@@ -2,14 +2,15 @@
 //! size and the number of its entries, and refuses links and paths that leave the folder.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use flate2::read::GzDecoder;
+use flate2::read::{DeflateDecoder, GzDecoder};
+use rawzip::{CompressionMethod, CreatorSystem, RECOMMENDED_BUFFER_SIZE, ZipArchive};
 use tar::{Archive, EntryType};
-use zip::ZipArchive;
 
 use crate::{
     cache::CacheOptions,
@@ -134,20 +135,42 @@ impl Reading<'_> {
         const KIND: u32 = 0o170_000;
         const FILE: u32 = 0o100_000;
         const FOLDER: u32 = 0o040_000;
-        let mut archive = ZipArchive::new(BufReader::new(archive)).map_err(damaged)?;
-        for index in 0..archive.len() {
+        // A header in the central directory that is larger than the buffer is an error.
+        let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+        let archive = archive.try_clone().map_err(damaged)?;
+        let archive = ZipArchive::from_file(archive, &mut buffer).map_err(damaged)?;
+        let mut entries = archive.entries(&mut buffer);
+        while let Some(entry) = entries.next_entry().map_err(damaged)? {
             self.count()?;
-            let mut entry = archive.by_index(index).map_err(damaged)?;
-            let path = entry.name_raw().to_vec();
-            let mode = entry.unix_mode().unwrap_or_default();
+            let path = entry.file_path().as_bytes();
+            let mode = match entry.version_made_by().creator_system() {
+                CreatorSystem::UNIX | CreatorSystem::MACOS => entry.external_attributes() >> 16,
+                _ => 0,
+            };
             if ![0, FILE, FOLDER].contains(&(mode & KIND)) {
-                return Err(refused(&path, "is not a file or folder"));
+                return Err(refused(path, "is not a file or folder"));
             }
             if entry.is_dir() {
-                checked_path(&path)?;
-            } else {
-                self.file(&path, mode & 0o100 != 0, &mut entry)?;
+                checked_path(path)?;
+                continue;
             }
+            let executable = mode & 0o100 != 0;
+            let content = archive.get_entry(entry.wayfinder()).map_err(damaged)?;
+            match entry.compression_method() {
+                _ if entry.flags().is_encrypted() => return Err(refused(path, "is encrypted")),
+                CompressionMethod::STORE => {
+                    let mut content = content.verifying_reader(content.reader());
+                    self.file(path, executable, &mut content)?;
+                }
+                CompressionMethod::DEFLATE => {
+                    let inflated = DeflateDecoder::new(content.reader());
+                    self.file(path, executable, &mut content.verifying_reader(inflated))?;
+                }
+                _ => return Err(refused(path, "is compressed with an unsupported method")),
+            }
+        }
+        if self.entries != archive.entries_hint() {
+            return Err(damaged(io::Error::other("wrong number of entries")));
         }
         Ok(())
     }
@@ -234,8 +257,8 @@ fn refused(path: &[u8], why: &str) -> Error {
     }
 }
 
-fn damaged(error: impl Into<io::Error>) -> Error {
-    let error = error.into().to_string();
+fn damaged(error: impl Display) -> Error {
+    let error = error.to_string();
     let error: String = error.chars().take(200).collect();
     Error::InvalidArtifact {
         why: format!("the content is damaged ({})", error.escape_debug()),
@@ -512,6 +535,65 @@ mod tests {
         let zip: Vec<_> = names.iter().map(|name| (&**name, 0o644, &*large)).collect();
         assert!(memory_of(ArtifactFormat::TarGzip, &tar_gzip(&tar)) < 2 << 20);
         assert!(memory_of(ArtifactFormat::Zip, &zipped(&zip)) < 2 << 20);
+    }
+
+    /// Returns a zip of `count` folders, whose headers in the central directory have `extra` fields. Writes the number of folders into a
+    /// record of zip64.
+    fn zipped_folders(count: u64, extra: &[u8]) -> Vec<u8> {
+        let length = |bytes: &[u8]| u16::try_from(bytes.len()).unwrap().to_le_bytes();
+        let local = [b"PK\x03\x04".as_slice(), &[0; 26]].concat();
+        let mut zip = local.clone();
+        for number in 0..count {
+            let name = format!("{number}/");
+            zip.extend(b"PK\x01\x02");
+            zip.extend([0; 24]);
+            zip.extend(length(name.as_bytes()));
+            zip.extend(length(extra));
+            zip.extend([0; 14]);
+            zip.extend(name.bytes().chain(extra.iter().copied()));
+        }
+        let (start, end) = (local.len() as u64, zip.len() as u64);
+        zip.extend(b"PK\x06\x06");
+        zip.extend(44_u64.to_le_bytes());
+        zip.extend([0; 12]);
+        for number in [count, count, end - start, start] {
+            zip.extend(number.to_le_bytes());
+        }
+        zip.extend(b"PK\x06\x07\0\0\0\0");
+        zip.extend(end.to_le_bytes());
+        zip.extend(1_u32.to_le_bytes());
+        zip.extend(b"PK\x05\x06\0\0\0\0");
+        zip.extend([u8::MAX; 12]);
+        zip.extend([0; 2]);
+        zip
+    }
+
+    #[test]
+    fn central_directory_of_a_zip_takes_little_memory() {
+        let unknown_fields = [1, 0x90, 0, 0].repeat(16_000);
+        let folder = tempfile::tempdir().unwrap();
+        for (count, extra, is_refused) in [(250, &*unknown_fields, false), (300_000, &[][..], true)]
+        {
+            let archive = stored(&zipped_folders(count, extra));
+            let memory = measure(|| {
+                let result = artifact_files(ArtifactFormat::Zip, &archive, folder.path());
+                assert_eq!(result.is_err(), is_refused, "{count}");
+            });
+            println!("{count} folders: {} KiB", memory.bytes_max >> 10);
+            assert!(memory.bytes_max < 1 << 20, "{count}");
+        }
+    }
+
+    #[test]
+    fn zip_with_another_number_of_entries_is_refused() {
+        let mut content = zipped(&[("main.tf", 0o644, b"a"), ("run.sh", 0o755, b"b")]);
+        let counts = content.len() - 14;
+        content[counts..counts + 4].copy_from_slice(&[1, 0, 1, 0]);
+        let error = files(ArtifactFormat::Zip, &content).unwrap_err();
+        assert!(
+            error.to_string().contains("wrong number of entries"),
+            "{error}"
+        );
     }
 
     #[test]
