@@ -55,19 +55,21 @@ impl ContextPush {
         } = &self.request;
         let tenant = files.tenant();
         let contexts = &self.fetchers.contexts;
-        let HeldContext {
-            context,
-            permit: _permit,
-        } = if let Some(held) = contexts.hold(tenant, &source.context).await {
-            held
+        let held = contexts.hold(tenant, &source.context).await;
+        let (_refetch, held) = if let Some(held) = held {
+            (None, held)
         } else {
+            let refetch = contexts.refetch(tenant).await;
             let (file, size) = files
                 .fetch_again(&self.fetchers, source, &self.allowed)
                 .await?;
-            contexts
-                .put_and_hold(tenant, &source.context, file, size)
-                .await
+            let held = contexts.put_and_hold(tenant, &source.context, file, size);
+            (refetch, held.await)
         };
+        let HeldContext {
+            context,
+            permit: _permit,
+        } = held;
         let digest =
             Digest::parse(&source.context).map_err(|error| registry("the context", &error))?;
         let pushed = self

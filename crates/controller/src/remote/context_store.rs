@@ -12,7 +12,8 @@ use tokio::time::Instant;
 /// Maximum age of a stored context.
 const MAX_AGE: Duration = Duration::from_hours(1);
 
-/// Maximum total size of stored contexts, in bytes. Enforced before a context is stored: with the new context, the total may be larger.
+/// Maximum total size of stored contexts, in bytes. Enforced before a context is stored: with the new context, the total may be larger. The files of
+/// at most `2 * MAX_PUSHES` discarded contexts are kept in addition, until their pushes end: pushes, and contexts that were fetched again.
 const MAX_TOTAL_BYTES: u64 = 1 << 30;
 
 /// Maximum number of concurrent pushes of contexts, at most half of them for one tenant. A push reads its context from disk as a stream.
@@ -24,6 +25,8 @@ pub(crate) struct ContextStore {
     limit: u64,
     stored: Mutex<StoredContexts>,
     pushes: Arc<FairSemaphore>,
+    /// Contexts that are fetched again, until their pushes end.
+    refetches: Arc<FairSemaphore>,
 }
 
 #[derive(Default)]
@@ -57,6 +60,7 @@ impl ContextStore {
             limit: MAX_TOTAL_BYTES,
             stored: Mutex::default(),
             pushes: FairSemaphore::half_per_tenant(MAX_PUSHES),
+            refetches: FairSemaphore::half_per_tenant(MAX_PUSHES),
         }
     }
 
@@ -65,14 +69,22 @@ impl ContextStore {
         &self.folder
     }
 
-    /// Waits for the permit of a push, with fairness between tenants, and returns the stored context `digest` of `tenant`. Returns `None`
-    /// immediately if the context is not stored.
+    /// Waits for the permit of a push, with fairness between tenants, and returns the stored context `digest` of `tenant`. Returns `None` if the
+    /// context is not stored, or is discarded during the wait: a waiting push keeps no file, because the number of waiting pushes has no limit.
     pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> Option<HeldContext> {
-        let context = self.stored.lock().by_digest.get(digest).cloned()?;
-        Some(self.permit(tenant, context).await)
+        self.get(digest)?;
+        let permit = self.pushes.acquire(&Arc::from(tenant)).await;
+        let context = self.get(digest)?;
+        Some(HeldContext { context, permit })
     }
 
-    /// Stores a context until its push, and waits for the permit of the push.
+    /// Waits for the permit to fetch a context again and to hold its file until its push, with fairness between tenants. A fetch needs no permit of
+    /// a push, so that a git server that does not answer delays no push of a stored context.
+    pub(crate) async fn refetch(&self, tenant: &str) -> Option<Permit> {
+        self.refetches.acquire(&Arc::from(tenant)).await
+    }
+
+    /// Stores a context until its push, and waits for the permit of the push. Requires the permit of [`Self::refetch`].
     pub(crate) async fn put_and_hold(
         &self,
         tenant: &str,
@@ -81,12 +93,12 @@ impl ContextStore {
         size: u64,
     ) -> HeldContext {
         let context = self.put(digest, file, size);
-        self.permit(tenant, context).await
-    }
-
-    async fn permit(&self, tenant: &str, context: Arc<StoredContext>) -> HeldContext {
         let permit = self.pushes.acquire(&Arc::from(tenant)).await;
         HeldContext { context, permit }
+    }
+
+    fn get(&self, digest: &str) -> Option<Arc<StoredContext>> {
+        self.stored.lock().by_digest.get(digest).cloned()
     }
 
     /// Discards the stored context `digest`, whose file is damaged. The next push fetches the context again.
@@ -133,6 +145,7 @@ impl StoredContexts {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::task::Poll;
 
     use futures::{FutureExt as _, poll};
     use tempfile::{NamedTempFile, TempDir};
@@ -173,6 +186,32 @@ mod tests {
         assert!(poll!(&mut other).is_pending());
         held.pop();
         assert!(poll!(&mut other).is_ready() && poll!(&mut next).is_pending());
+    }
+
+    #[tokio::test]
+    async fn waiting_pushes_keep_no_discarded_contexts() {
+        let (mut contexts, folder) = store();
+        contexts.limit = 250;
+        let files = || std::fs::read_dir(folder.path()).unwrap().count();
+        let mut held = Vec::new();
+        let mut waiting = Vec::new();
+        for number in 0..100 {
+            let digest = format!("sha256:{number}");
+            contexts.put_empty(&digest, 100);
+            let contexts = &contexts;
+            let mut push = Box::pin(async move { contexts.hold("team", &digest).await });
+            match poll!(&mut push) {
+                Poll::Ready(push) => held.push(push.unwrap()),
+                Poll::Pending => waiting.push(push),
+            }
+        }
+        assert_eq!((held.len(), waiting.len()), (MAX_PUSHES / 2, 96));
+        assert_eq!(files(), 3 + held.len());
+        held.clear();
+        assert_eq!(files(), 3);
+        let (stored, discarded) = (waiting.pop().unwrap(), waiting.swap_remove(0));
+        drop(waiting);
+        assert!(stored.await.is_some() && discarded.await.is_none());
     }
 
     #[tokio::test(start_paused = true)]
