@@ -6,7 +6,7 @@ use std::time::Instant;
 use alustan_api::FINALIZER;
 use kube::ResourceExt;
 use tracing::field::Empty;
-use tracing::{Instrument, info_span};
+use tracing::{Instrument, debug, info_span};
 
 use crate::context::Context;
 use crate::error::Error;
@@ -37,6 +37,10 @@ pub(crate) async fn reconcile_object(object: &Guarded, ctx: &Context) -> Result<
         Err(Error::Gone) => {
             forget(ctx, &resource);
             Ok(Outcome::UNTIL_CHANGED)
+        }
+        Err(error @ Error::Postponed) => {
+            debug!(resource = %resource, error = error.chain(), "requeueing");
+            Ok(Outcome::POSTPONED)
         }
         result => result,
     };

@@ -103,6 +103,9 @@ pub(crate) enum Error {
         /// Resource that owns the state, as named in messages.
         owner: String,
     },
+    /// The reconcile is slow, and exceeds the maximum number of slow reconciles (`Health::limit_slow`).
+    #[error("the reconcile is slow, and so are too many others")]
+    Postponed,
     /// The random number generator failed.
     #[error("failed to generate a random key: the system random number generator failed")]
     RandomSourceUnavailable,
@@ -165,6 +168,7 @@ impl Error {
             Self::OrphanedState { .. } => Reason::OrphanedState,
             Self::StateInUse { .. } => Reason::StateConflict,
             Self::Timeout(_) => Reason::ApiUnavailable,
+            Self::Postponed => Reason::ExpressionTooSlow,
             Self::RandomSourceUnavailable => Reason::RandomSourceUnavailable,
         }
     }
@@ -262,6 +266,7 @@ impl Error {
             | Self::OrphanedState { .. }
             | Self::StateInUse { .. }
             | Self::Timeout(_)
+            | Self::Postponed
             | Self::RandomSourceUnavailable => self.to_string(),
         }
     }

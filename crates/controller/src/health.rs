@@ -2,12 +2,13 @@
 //! and it is the leader or on standby.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::leader::{Leader, Role};
@@ -22,6 +23,12 @@ pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Duration after which an active reconcile is slow, for example because it waits for evaluations of expressions.
 pub(crate) const SLOW_RECONCILE: Duration = Duration::from_secs(10);
+
+/// Maximum number of slow reconciles ([`SLOW_RECONCILE`]) in one namespace, and in all namespaces. A slow reconcile beyond one of them ends before
+/// it has written anything, and is requeued: a namespace with slow expressions gets 8 of the 64 concurrent reconciles after ten seconds, and 16
+/// always remain for reconciles that are not slow. Those last milliseconds, and have no limit in any namespace.
+pub(crate) const MAX_SLOW_IN_NAMESPACE: usize = 8;
+const MAX_SLOW_RECONCILES: usize = 48;
 
 /// Health of the operator. Clones share the same state.
 #[derive(Clone)]
@@ -104,6 +111,35 @@ impl Health {
             .count()
     }
 
+    /// Returns the result of `observation`, a part of the active reconcile of `resource` that writes nothing. Returns `None` if the reconcile becomes
+    /// slow, and exceeds the maximum number of slow reconciles.
+    pub(crate) async fn limit_slow<T>(
+        &self,
+        resource: &Ref,
+        observation: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut observation = pin!(observation);
+        match timeout(SLOW_RECONCILE, &mut observation).await {
+            Ok(result) => Some(result),
+            Err(_) if self.may_be_slow(resource) => Some(observation.await),
+            Err(_) => None,
+        }
+    }
+
+    /// Returns whether the active reconcile of `resource`, which is slow, is among the allowed slow ones: all earlier reconciles are slow as well.
+    fn may_be_slow(&self, resource: &Ref) -> bool {
+        let state = self.lock();
+        let (mut in_namespace, mut count) = (0, 0);
+        for (_, earlier) in state.reconciles.values() {
+            if earlier == resource {
+                break;
+            }
+            count += 1;
+            in_namespace += usize::from(earlier.namespace == resource.namespace);
+        }
+        in_namespace < MAX_SLOW_IN_NAMESPACE && count < MAX_SLOW_RECONCILES
+    }
+
     /// Returns a description of the controller loop if the operator is live.
     ///
     /// # Errors
@@ -151,5 +187,52 @@ impl Health {
             )),
             Role::None(cause) => Err(cause),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Reconciles a resource in `namespace`, whose observation takes `duration`. Returns whether the reconcile continues until its end.
+    async fn continues(health: Health, namespace: &str, number: usize, duration: Duration) -> bool {
+        let resource = Ref::new(&format!("app-{number}")).within(namespace);
+        let _active = health.begin_reconcile(&resource);
+        health
+            .limit_slow(&resource, sleep(duration))
+            .await
+            .is_some()
+    }
+
+    /// Starts `count` reconciles in each namespace at the same time. Returns how many continue.
+    async fn count_continuing(namespaces: &[(&str, usize)], duration: Duration) -> Vec<usize> {
+        let health = Health::new(Leader::leading());
+        let reconciles = namespaces.iter().map(|(namespace, count)| {
+            let numbers = 0..*count;
+            join_all(numbers.map(|number| continues(health.clone(), namespace, number, duration)))
+        });
+        let continuing = join_all(reconciles).await;
+        let count = |results: &Vec<bool>| results.iter().filter(|continues| **continues).count();
+        continuing.iter().map(count).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_reconciles_beyond_the_limits_end() {
+        let slow = 2 * SLOW_RECONCILE;
+        assert_eq!(count_continuing(&[("team", 64)], slow).await, [8]);
+        let namespaces = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| (name, 8));
+        let counts = count_continuing(&namespaces, slow).await;
+        assert_eq!(counts, [8, 8, 8, 8, 8, 8, 0, 0]);
+        let counts = count_continuing(&[("busy", 60), ("team", 4)], slow).await;
+        assert_eq!(counts, [8, 4]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reconciles_that_are_not_slow_have_no_limit() {
+        let counts = count_continuing(&[("team", 64)], SLOW_RECONCILE / 2).await;
+        assert_eq!(counts, [64]);
     }
 }

@@ -12,7 +12,7 @@ use crate::args::Driver;
 use crate::attempt::reconcile_object;
 use crate::context::Context;
 use crate::error::Error;
-use crate::health::{Health, SLOW_RECONCILE};
+use crate::health::{Health, MAX_SLOW_IN_NAMESPACE, SLOW_RECONCILE};
 use crate::requeue::record_failure;
 use crate::resource::{Ref, ref_of};
 use crate::watch::ResourceName;
@@ -20,10 +20,6 @@ use crate::watch::ResourceName;
 /// Maximum number of concurrent reconciles. More do not finish earlier: a reconcile mostly waits for the API server, and kube polls the tasks of
 /// all concurrent reconciles whenever one of them ends. The others wait in the queue of the controller, which contains each resource at most once.
 pub(crate) const MAX_CONCURRENT_RECONCILES: u16 = 64;
-
-/// Maximum number of slow reconciles ([`SLOW_RECONCILE`]) in one namespace. While a namespace has this number, its other resources are requeued,
-/// so that slow expressions of one namespace do not delay the reconciles of other namespaces.
-const MAX_SLOW_RECONCILES: usize = 8;
 
 /// Time per resource over which the first reconciles of settled resources are spread after a start: about the CPU time of these reconciles.
 const SETTLED_RECONCILE: Duration = Duration::from_millis(3);
@@ -52,10 +48,10 @@ pub(crate) async fn reconcile(name: Arc<ResourceName>, ctx: Arc<Context>) -> Res
     }
 }
 
-/// Returns when to reconcile `object` instead of now, if its namespace has [`MAX_SLOW_RECONCILES`].
+/// Returns when to reconcile `object` instead of now, if its namespace has [`MAX_SLOW_IN_NAMESPACE`] slow reconciles.
 fn postponed(health: &Health, object: &ResourceName) -> Option<Action> {
     let namespace = object.namespace().unwrap_or_default();
-    let is_slow = health.slow_reconciles(&namespace) >= MAX_SLOW_RECONCILES;
+    let is_slow = health.slow_reconciles(&namespace) >= MAX_SLOW_IN_NAMESPACE;
     is_slow.then(|| Action::requeue(SLOW_RECONCILE))
 }
 
@@ -108,7 +104,7 @@ mod tests {
             serde_json::from_value(metadata).unwrap()
         };
         let slow = Ref::new("slow").within("team");
-        let mut active: Vec<_> = (0..MAX_SLOW_RECONCILES)
+        let mut active: Vec<_> = (0..MAX_SLOW_IN_NAMESPACE)
             .map(|_| health.begin_reconcile(&slow))
             .collect();
         assert_eq!(postponed(&health, &resource("team")), None);

@@ -71,8 +71,10 @@ async fn observe(
     let Reconciliation {
         ctx, tf, resource, ..
     } = *reconciliation;
-    match Box::pin(observer.observe()).await {
-        Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
+    let observation = Box::pin(observer.observe());
+    let result = ctx.health.limit_slow(resource, observation).await;
+    match result.unwrap_or(Err(Error::Postponed)) {
+        Err(error) if !matches!(error, Error::Conflict | Error::Gone | Error::Postponed) => {
             slots::release_without_active_job(ctx, resource);
             let status = tf.status.clone().unwrap_or_default();
             let status = failure_status(ctx, tf, status, &error);

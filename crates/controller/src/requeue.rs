@@ -11,6 +11,7 @@ use tracing::warn;
 use crate::args::Driver;
 use crate::context::Context;
 use crate::error::Error;
+use crate::health::SLOW_RECONCILE;
 use crate::observe::observer::Observation;
 use crate::reconciliation::Reconciliation;
 use crate::resource::{Ref, to_key};
@@ -44,6 +45,12 @@ impl Outcome {
     pub(crate) const UNREADABLE: Self = Self {
         requeue_after: Some(RESYNC_INTERVAL),
         pace: Pace::UntilChanged,
+    };
+
+    /// Outcome of a slow reconcile that ended because too many reconciles are slow.
+    pub(crate) const POSTPONED: Self = Self {
+        requeue_after: Some(SLOW_RECONCILE),
+        pace: Pace::AtWork,
     };
 
     /// Returns the outcome of `decision`, based on `observation`. Must be called before the decision is applied, because the pace of a queued run depends on
