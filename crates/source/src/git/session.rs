@@ -193,7 +193,7 @@ impl Session {
 
     fn command(&self, repository: &Path, arguments: &[&str], memory: u64) -> Command {
         let mut command = process::limited("git", memory);
-        command.env_clear().current_dir(self.folder.path());
+        command.env_clear();
         command.envs(&self.environment);
         // libcurl reads only `http_proxy`, in lower case. Other programs also read `HTTP_PROXY`.
         if let Some(proxy) = self.environment.get("HTTP_PROXY")
@@ -219,6 +219,8 @@ impl Session {
         if let Some(path) = own.or_else(|| named_bundle(&self.environment)) {
             command.env("GIT_SSL_CAINFO", path);
         }
+        // Not `Command::current_dir`: in a statically linked program, the standard library would then fork, which copies the page tables of the operator.
+        command.arg("-C").arg(self.folder.path());
         command.arg("--git-dir").arg(repository);
         for setting in &self.settings {
             command.arg("-c").arg(setting);
