@@ -7,7 +7,7 @@ api_start() {
   port_free etcd 2379 2380
   port_free apiserver 6443
   # No fsync: the data of a dev cluster need not survive a power failure.
-  start etcd etcd --data-dir "$DEV/etcd" --unsafe-no-fsync --log-level warn --quota-backend-bytes=8589934592 \
+  start etcd "$(tool_bin etcd)/etcd" --data-dir "$DEV/etcd" --unsafe-no-fsync --log-level warn --quota-backend-bytes=8589934592 \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
   start apiserver "$KUBE/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 \
     --bind-address="$ANY_IP" --advertise-address="$NODE_IP" --secure-port=6443 \

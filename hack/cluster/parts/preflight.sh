@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Checks of the machine before anything is started. A failure is one line with the remedy.
 
-PROGRAMS=(etcd containerd containerd-shim-runc-v2 runc docker-registry nginx fcgiwrap sshd ip "$IPTABLES" conntrack nsenter
+PROGRAMS=(containerd containerd-shim-runc-v2 runc docker-registry nginx fcgiwrap sshd ip "$IPTABLES" conntrack nsenter
   unshare setpriv openssl git busybox ctr)
 
 preflight() {
