@@ -233,7 +233,10 @@ impl Ledger {
                 if is_requested && !is_plan_only {
                     return;
                 }
-                self.planned = None;
+                // A plan that waits for approval applies nothing, so an earlier one of mode PlanOnly stays current.
+                if kind == RunKind::Drift || result != RunResult::Changes {
+                    self.planned = None;
+                }
                 if is_plan_only {
                     self.planned = self.decided(number).cloned();
                     self.reached(Situation::Planned);
