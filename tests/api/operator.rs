@@ -389,7 +389,6 @@ async fn status_fields_left_by_metacontroller_are_removed() {
     operator.keeps_to_its_role();
 }
 
-/// The operator watches 200 idle resources, and one resource that it cannot parse.
 /// The operator cannot parse the JSON of a resource that is nested too deeply.
 #[tokio::test]
 async fn deeply_nested_resource_stops_no_other_resource() {
@@ -431,6 +430,7 @@ async fn deeply_nested_resource_stops_no_other_resource() {
     .await;
 }
 
+/// The operator watches 200 idle resources, and one resource that it cannot parse.
 #[tokio::test]
 async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     const MANY: usize = 200;
