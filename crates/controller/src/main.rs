@@ -25,6 +25,7 @@ mod health;
 mod http;
 mod indexed_store;
 mod leader;
+mod lenient;
 mod logging;
 mod memory;
 #[cfg(test)]

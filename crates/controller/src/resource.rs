@@ -1,7 +1,6 @@
 //! `Terraform` resources as the watch delivers them, and references to them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
@@ -13,6 +12,8 @@ use kube::core::{PartialObjectMeta, Resource};
 use kube::runtime::reflector::ObjectRef;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
+
+use crate::lenient::Lenient;
 
 /// `Terraform` resource, or, if the resource cannot be parsed, its metadata and the error. So an unreadable resource does not stop the
 /// watch of all resources. `DeserializeGuard` of kube does the same, but parses the whole object first, regardless of its size.
@@ -35,8 +36,9 @@ impl<'de> Deserialize<'de> for Guarded {
             Ok(tf) => return Ok(Self(Ok(tf))),
             Err(error) => error,
         };
-        let object: ObjectMetadata = serde_json::from_str(text.get()).map_err(de::Error::custom)?;
-        let mut metadata = object.metadata;
+        let object: Lenient<ObjectMetadata> =
+            serde_json::from_str(text.get()).map_err(de::Error::custom)?;
+        let mut metadata = object.0.metadata;
         // No reconcile reads them, and the nesting in the watch cache would be one deeper.
         metadata.managed_fields = None;
         Ok(Self(Err(InvalidObject { error, metadata })))
@@ -46,24 +48,7 @@ impl<'de> Deserialize<'de> for Guarded {
 /// Object of which only the metadata is parsed.
 #[derive(Deserialize)]
 struct ObjectMetadata {
-    #[serde(deserialize_with = "parse_metadata")]
     metadata: ObjectMeta,
-}
-
-/// Parses metadata. Omits `managedFields` that cannot be parsed: they are nested as deeply as the fields of the object, and `serde_json` refuses a
-/// nesting of 128.
-pub(crate) fn parse_metadata<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<ObjectMeta, D::Error> {
-    let text: Box<RawValue> = Deserialize::deserialize(deserializer)?;
-    if let Ok(metadata) = serde_json::from_str(text.get()) {
-        return Ok(metadata);
-    }
-    let mut fields: BTreeMap<&str, &RawValue> =
-        serde_json::from_str(text.get()).map_err(de::Error::custom)?;
-    fields.remove("managedFields");
-    let text = serde_json::to_string(&fields).map_err(de::Error::custom)?;
-    serde_json::from_str(&text).map_err(de::Error::custom)
 }
 
 /// Parses a resource. Fails if it has more than [`json_size::VALUES`] JSON values. The limit excludes the values in

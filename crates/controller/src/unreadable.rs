@@ -19,8 +19,9 @@ use crate::call::{StatusKind, call, has_status};
 use crate::context::Context;
 use crate::error::Error;
 use crate::events::publish;
+use crate::lenient::Lenient;
 use crate::observe::pin;
-use crate::resource::{Guarded, Ref, parse_metadata};
+use crate::resource::{Guarded, Ref};
 
 /// Reports in the log and in an event that the resource `invalid` cannot be read.
 pub(crate) async fn report(ctx: &Context, resource: &Ref, invalid: &InvalidObject) {
@@ -81,7 +82,6 @@ pub(crate) fn dynamic_api(client: &Client, namespace: &str) -> Api<DynamicObject
 /// Resource as the API server returns it. The fields of the spec, and the status, are unparsed JSON.
 #[derive(Deserialize)]
 struct StoredResource {
-    #[serde(deserialize_with = "parse_metadata")]
     metadata: ObjectMeta,
     #[serde(default)]
     spec: BTreeMap<String, Box<RawValue>>,
@@ -112,12 +112,12 @@ async fn stored(ctx: &Context, metadata: &ObjectMeta) -> Result<(ObjectMeta, Val
     let request = Request::new(path).get(name, &GetParams::default());
     let read = async {
         let request = request.map_err(kube::Error::BuildRequest)?;
-        match ctx.client.request::<StoredResource>(request).await {
+        match ctx.client.request::<Lenient<_>>(request).await {
             Err(error) if has_status(&error, StatusKind::NotFound) => Ok(None),
-            result => result.map(Some),
+            result => result.map(|object| Some(object.0)),
         }
     };
-    let object = call("read the resource", read).await?;
+    let object: Option<StoredResource> = call("read the resource", read).await?;
     let object = object.filter(|object| object.metadata.uid == metadata.uid);
     let without_finalizers = || ObjectMeta {
         finalizers: None,
@@ -143,7 +143,7 @@ mod tests {
             "metadata": {"name": "web", "managedFields": [{"manager": "kubectl", "fieldsV1": nested}]},
             "spec": {"suspend": true, "variables": {"a": nested}},
         });
-        let stored: StoredResource = serde_json::from_str(&text.to_string()).unwrap();
+        let Lenient::<StoredResource>(stored) = serde_json::from_str(&text.to_string()).unwrap();
         assert_eq!(stored.metadata.name.as_deref(), Some("web"));
         assert_eq!(
             stored.fields(),

@@ -18,10 +18,10 @@ use tracing::debug;
 
 use crate::call::call;
 use crate::error::{Error, ReadResult};
+use crate::lenient::{self, Lenient};
 use crate::recent_reads::{RecentReads, Values};
 use crate::resource::Ref;
 use crate::watch::Events;
-use crate::watch::lenient::{self, Lenient};
 use crate::watch::mapping::unmanaged_selector;
 use crate::watch::object_selector::{NameOrLabels, ObjectSelector};
 use crate::watch::subscriptions::{Collection, Subscriptions, Target, Version};

@@ -1,4 +1,4 @@
-//! Watched objects with metadata that cannot be parsed.
+//! Objects of the API server with metadata that cannot be parsed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Object of a watch, without `metadata.managedFields` if they cannot be parsed. Any client that may create an object can write them, for example
-/// nested more than 127 deep, which `serde_json` refuses: the list and the watch of all objects would fail.
+/// Object without `metadata.managedFields` if they cannot be parsed. Any client that may create an object can write them, for example
+/// nested more than 127 deep, which `serde_json` refuses. One such object would stop the list and the watch of all objects.
 #[derive(Clone, Debug)]
-pub(super) struct Lenient<K>(K);
+pub(crate) struct Lenient<K>(pub(crate) K);
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Lenient<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -72,7 +72,7 @@ impl<K: Resource> Resource for Lenient<K> {
 }
 
 /// Returns the event of the object itself.
-pub(super) fn event<K>(event: Event<Lenient<K>>) -> Event<K> {
+pub(crate) fn event<K>(event: Event<Lenient<K>>) -> Event<K> {
     match event {
         Event::Init => Event::Init,
         Event::InitApply(object) => Event::InitApply(object.0),
