@@ -19,12 +19,11 @@ use crate::slots;
 use crate::unreadable;
 use crate::write_through_cache::version;
 
-/// Reconciles `object` and records metrics.
+/// Reconciles `object` and records metrics. The first lists of the watches must be complete.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
 pub(crate) async fn reconcile_object(object: &Guarded, ctx: &Context) -> Result<Outcome, Error> {
-    ctx.mirrors.until_listed().await;
     let resource = ref_of(object);
     ctx.memory.begin(&resource, object.uid());
     let (started_at, _active_reconcile) = (Instant::now(), ctx.health.begin_reconcile(&resource));
