@@ -8,7 +8,6 @@ use alustan_core::observed::allow_list::Allowed;
 use alustan_registry::{Digest, Error};
 
 use crate::context::Context;
-use crate::remote::context_store::HeldContext;
 use crate::remote::failure::registry;
 use crate::remote::module_files::Fetchers;
 use crate::remote::polled_cache::SendQuery;
@@ -55,27 +54,23 @@ impl ContextPush {
         } = &self.request;
         let tenant = files.tenant();
         let contexts = &self.fetchers.contexts;
-        let held = contexts.hold(tenant, &source.context).await;
-        let (_refetch, held) = if let Some(held) = held {
-            (None, held)
+        let held = if let Some(held) = contexts.hold(tenant, &source.context).await {
+            held
         } else {
             let refetch = contexts.refetch(tenant).await;
             let (file, size) = files
                 .fetch_again(&self.fetchers, source, &self.allowed)
                 .await?;
-            let held = contexts.put_and_hold(tenant, &source.context, file, size);
-            (refetch, held.await)
+            contexts
+                .put_and_hold(refetch, tenant, &source.context, file, size)
+                .await
         };
-        let HeldContext {
-            context,
-            permit: _permit,
-        } = held;
         let digest =
             Digest::parse(&source.context).map_err(|error| registry("the context", &error))?;
         let pushed = self
             .fetchers
             .registry
-            .push_context(name, &digest, &context.file, access)
+            .push_context(name, &digest, &held.context.file, access)
             .await
             .map_err(|error| match error {
                 Error::UploadFile { .. } => {

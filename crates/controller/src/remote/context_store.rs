@@ -48,8 +48,8 @@ pub(crate) struct StoredContext {
 /// A context during its push to a registry.
 pub(crate) struct HeldContext {
     pub(crate) context: Arc<StoredContext>,
-    /// Permit of the push.
-    pub(crate) permit: Option<Permit>,
+    /// Permit of the push, and that of [`ContextStore::refetch`] if the context was fetched again.
+    _permits: [Option<Permit>; 2],
 }
 
 impl ContextStore {
@@ -75,7 +75,10 @@ impl ContextStore {
         self.get(digest)?;
         let permit = self.pushes.acquire(&Arc::from(tenant)).await;
         let context = self.get(digest)?;
-        Some(HeldContext { context, permit })
+        Some(HeldContext {
+            context,
+            _permits: [permit, None],
+        })
     }
 
     /// Waits for the permit to fetch a context again and to hold its file until its push, with fairness between tenants. A fetch needs no permit of
@@ -84,9 +87,10 @@ impl ContextStore {
         self.refetches.acquire(&Arc::from(tenant)).await
     }
 
-    /// Stores a context until its push, and waits for the permit of the push. Requires the permit of [`Self::refetch`].
+    /// Stores a context until its push, and waits for the permit of the push. `refetch`: permit of [`Self::refetch`].
     pub(crate) async fn put_and_hold(
         &self,
+        refetch: Option<Permit>,
         tenant: &str,
         digest: &str,
         file: TempPath,
@@ -94,7 +98,10 @@ impl ContextStore {
     ) -> HeldContext {
         let context = self.put(digest, file, size);
         let permit = self.pushes.acquire(&Arc::from(tenant)).await;
-        HeldContext { context, permit }
+        HeldContext {
+            context,
+            _permits: [permit, refetch],
+        }
     }
 
     fn get(&self, digest: &str) -> Option<Arc<StoredContext>> {
