@@ -11,6 +11,8 @@ use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 use serde_json::Value;
 
+use super::DEADLINE;
+use super::waits::POLL_INTERVAL;
 use crate::Scene;
 
 /// Label selector of all objects that the operator created.
@@ -60,11 +62,21 @@ impl Scene {
 
     /// Waits until no object of the operator is left. Deleted pods remain until their containers have stopped.
     pub async fn nothing_left(&self) {
-        self.until("everything with our labels to go", async || {
-            let (_, objects) = self.ours(&["-o", "name"]).await;
-            objects.trim().is_empty().then_some(())
-        })
-        .await;
+        let columns = "custom-columns=KIND:.kind,NAME:.metadata.name,DELETED:.metadata.deletionTimestamp,\
+                       FINALIZERS:.metadata.finalizers";
+        let mut left = String::new();
+        let all_gone = async {
+            loop {
+                let (succeeded, objects) = self.ours(&["--no-headers", "-o", columns]).await;
+                if succeeded && objects.trim().is_empty() {
+                    return;
+                }
+                left = objects;
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        };
+        let waited = tokio::time::timeout(DEADLINE, all_gone).await;
+        assert!(waited.is_ok(), "still there after {DEADLINE:?}:\n{left}");
     }
 
     /// Lists all objects of the operator with `kubectl get`. Returns whether it succeeded, and its output.

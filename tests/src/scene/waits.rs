@@ -15,7 +15,7 @@ use super::DEADLINE;
 use crate::Scene;
 
 /// Interval of polls for conditions that cannot be watched.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Scene {
     /// Waits until `wanted` holds for the resource `name`. Returns the resource.
