@@ -23,6 +23,7 @@ use kube::api::{
     PostParams, Request,
 };
 use kube::runtime::wait::await_condition;
+use kube::runtime::wait::conditions::is_deleted;
 use kube::{CustomResourceExt, Resource as _, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -351,6 +352,30 @@ async fn deletion_of_a_resource_without_runs_leaves_nothing() {
     let free = json!({"metadata": {"finalizers": null}});
     api.patch("web", &PatchParams::default(), &Patch::Merge(&free))
         .await
+        .unwrap();
+    operator.keeps_to_its_role();
+}
+
+/// As if the API server had deleted the resource while it accepted the finalizer.
+#[tokio::test]
+async fn run_record_of_a_resource_deleted_without_finalizer_before_its_first_run_is_deleted() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    space.apply(&resource("web")).await.unwrap();
+    let secrets = space.api::<Secret>();
+    let exists = |secret: Option<&Secret>| secret.is_some();
+    let record = await_condition(secrets.clone(), "web-run", exists);
+    let uid = record.await.unwrap().unwrap().uid().unwrap();
+    let api = space.api::<Terraform>();
+    let free = json!({"metadata": {"finalizers": null}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(&free))
+        .await
+        .unwrap();
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    let waited = await_condition(secrets, "web-run", is_deleted(&uid));
+    tokio::time::timeout(DEADLINE, waited)
+        .await
+        .expect("the deletion of the run record")
         .unwrap();
     operator.keeps_to_its_role();
 }

@@ -12,6 +12,7 @@ mod objects;
 pub(crate) mod pruning;
 mod restore;
 pub(crate) mod step_executor;
+pub(crate) mod unused_record;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::apply::build_secrets::delete_builds_of_deleted;
+use crate::apply::unused_record::delete_unused_record;
 use crate::context::Context;
 use crate::error::with_causes;
 use crate::forget::forget;
@@ -29,15 +30,18 @@ const MAX_REPOSITORY_IDLE_TIME: Duration = Duration::from_hours(24);
 /// [`MAX_MARKED_PER_PASS`](alustan_core::job_retention::MAX_MARKED_PER_PASS), it limits the deletions to ten per second.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Drops the in-memory state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand.
-/// Deletes builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator
-/// watches.
+/// Drops the in-memory state of a deleted resource, and deletes its remaining builds and its run record without runs, for example after its
+/// finalizer was removed by hand. Deletes objects of resources in watched namespaces only: the build namespace may contain builds of
+/// resources that another operator watches.
 pub(crate) fn clean_up_deleted(ctx: &Arc<Context>, watched_namespaces: &[String], resource: Ref) {
     forget(ctx, &resource);
     let namespace = resource.namespace.as_deref().unwrap_or_default();
     if is_watched(watched_namespaces, namespace) {
         let ctx = ctx.clone();
-        tokio::spawn(async move { delete_builds_of_deleted(&ctx, &resource).await });
+        tokio::spawn(async move {
+            delete_builds_of_deleted(&ctx, &resource).await;
+            delete_unused_record(&ctx, &resource).await;
+        });
     }
 }
 

@@ -20,7 +20,7 @@ mod job_events;
 pub(crate) mod jobs;
 pub(crate) mod observer;
 pub(crate) mod pods;
-mod record;
+pub(crate) mod record;
 mod run_jobs;
 
 use std::fmt::Debug;

@@ -237,6 +237,14 @@ async fn nothing_left(
     })
 }
 
+/// Whether `secret` is the run record of a resource that never had a run. Returns false if the operator has not signed it, or if it is unreadable.
+pub(crate) fn is_unused(ctx: &Context, secret: &Secret) -> bool {
+    let uid = secret.labels().get(labels::UID);
+    let is_signed = uid.is_some_and(|uid| ctx.signer.verify(uid, secret).is_ok());
+    let record: Result<RunRecord, Error> = required(secret, key::RECORD);
+    is_signed && record.is_ok_and(|record| record.number == 0)
+}
+
 /// Decodes a run record. An unreadable record is an error: without the record, the operator would not know which objects were applied. Ignores
 /// unreadable entries of the run report.
 fn decode(
