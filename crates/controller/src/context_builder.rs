@@ -20,7 +20,7 @@ use crate::github_app::{self, AppTokens};
 use crate::health::Health;
 use crate::indexed_store::IndexedStore;
 use crate::leader::Leader;
-use crate::metrics::{Metrics, QueryKind};
+use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::notify::{self, Notifier};
 use crate::queue::Dispatcher;
@@ -28,7 +28,6 @@ use crate::recent_reads::RecentInputs;
 use crate::remote::answers::Answers;
 use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
-use crate::remote::polled_cache::PolledCache;
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
@@ -171,16 +170,7 @@ pub(crate) fn context(
         contexts: Arc::new(contexts),
         prunings: FairSemaphore::new(MAX_CONCURRENT_PRUNINGS),
         artifacts: Arc::default(),
-        answers: Answers {
-            namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
-            revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),
-            modules: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("fetch")),
-            tokens: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("token")),
-            images: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("digest")),
-            artifacts: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("push")),
-            logs: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
-            pruned: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("prune")),
-        },
+        answers: Answers::new(&wake, &metrics),
         notifier,
         allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
         objects: DynamicWatches::new(client, wake.clone()),

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use alustan_api::report::Failure;
 use alustan_core::observed::{GitToken, SourceSeen};
+use alustan_source::Revision;
+use tokio::sync::mpsc::UnboundedSender;
 
-use crate::remote::polled_cache::PolledCache;
+use crate::metrics::{Metrics, QueryKind};
+use crate::remote::polled_cache::{Forward, PolledCache};
 use crate::resource::Ref;
 
 /// Caches of answers, by type of query.
@@ -14,9 +17,9 @@ pub(crate) struct Answers {
     /// Uids of namespaces.
     pub(crate) namespaces: Arc<PolledCache<String>>,
     /// Revisions that references of git repositories point to.
-    pub(crate) revisions: Arc<PolledCache<alustan_source::Revision>>,
+    pub(crate) revisions: Arc<PolledCache<Revision>>,
     /// Commits and contexts of modules. The argument of the query is the revision.
-    pub(crate) modules: Arc<PolledCache<SourceSeen, alustan_source::Revision>>,
+    pub(crate) modules: Arc<PolledCache<SourceSeen, Revision>>,
     /// Tokens of GitHub Apps for builds.
     pub(crate) tokens: Arc<PolledCache<GitToken>>,
     /// Digests of images. `None`: the registry does not have the image.
@@ -30,6 +33,31 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Creates empty caches. `wake` receives resources whose answers changed. A new revision starts the query for the module, and requeues the resource
+    /// only with the answer of that query: one commit to a repository with many modules would otherwise requeue each of its resources twice.
+    pub(crate) fn new(wake: &UnboundedSender<Ref>, metrics: &Arc<Metrics>) -> Self {
+        let modules = PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("fetch"));
+        let forward: Forward<Revision> = {
+            let modules = modules.clone();
+            Box::new(move |query, revision| modules.set_argument(query, revision.clone()))
+        };
+        Self {
+            namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
+            revisions: PolledCache::forwarding(
+                wake.clone(),
+                metrics.clone(),
+                QueryKind::Git("resolve"),
+                forward,
+            ),
+            modules,
+            tokens: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("token")),
+            images: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("digest")),
+            artifacts: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("push")),
+            logs: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
+            pruned: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("prune")),
+        }
+    }
+
     /// Returns whether a query of `resource` has no answer yet for its newest argument. Ignores prunings.
     pub(crate) fn has_open_query(&self, resource: &Ref) -> bool {
         self.namespaces.has_open_query(resource)

@@ -68,9 +68,15 @@ impl PollInterval {
     }
 }
 
+/// Sends an answer as the argument of a query in another cache. Returns whether that query exists. The other cache then requeues the subscribers when
+/// it has the answer for this argument.
+pub(crate) type Forward<V> = Box<dyn Fn(&str, &V) -> bool + Send + Sync>;
+
 /// Cache that polls queries and keeps the last answer to each query. Each request of a query contains the newest argument of type `A`.
 pub(crate) struct PolledCache<V, A = ()> {
     queries: Mutex<Queries<V, A>>,
+    /// Sends new answers to the queries of [`Self::forward_to`].
+    forward: Option<Forward<V>>,
     began: Instant,
     wake: UnboundedSender<Ref>,
     metrics: Arc<Metrics>,
@@ -89,8 +95,7 @@ struct PolledQuery<V, A> {
     argument: watch::Sender<A>,
     /// Argument of the request that returned `answer`.
     answered: Option<A>,
-    /// Subscribers and their poll intervals.
-    subscribers: HashMap<Arc<Ref>, Option<PollInterval>>,
+    subscribers: HashMap<Arc<Ref>, Subscription>,
     /// Number of subscribers with each poll interval.
     intervals: BTreeMap<PollInterval, usize>,
     /// Shortest interval of all subscribers.
@@ -98,6 +103,13 @@ struct PolledQuery<V, A> {
     /// Ends the wait for the next poll.
     poll_now: Arc<Notify>,
     task: Option<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Subscription {
+    interval: Option<PollInterval>,
+    /// Query in another cache that has the answer as its argument.
+    next_query: Option<Arc<str>>,
 }
 
 impl<V, A: PartialEq> PolledQuery<V, A> {
@@ -124,14 +136,15 @@ impl<V, A> PolledQuery<V, A> {
     /// Sets the poll interval of an existing subscriber.
     fn set_interval(&mut self, subscriber: &Ref, interval: Option<PollInterval>) {
         if let Some(subscribed) = self.subscribers.get_mut(subscriber) {
-            let before = std::mem::replace(subscribed, interval);
+            let before = std::mem::replace(&mut subscribed.interval, interval);
             self.count_interval(before, interval);
         }
     }
 
     fn unsubscribe(&mut self, subscriber: &Ref) {
-        let before = self.subscribers.remove(subscriber);
-        self.count_interval(before.flatten(), None);
+        if let Some(subscribed) = self.subscribers.remove(subscriber) {
+            self.count_interval(subscribed.interval, None);
+        }
     }
 
     fn count_interval(&mut self, before: Option<PollInterval>, after: Option<PollInterval>) {
@@ -261,8 +274,28 @@ where
         metrics: Arc<Metrics>,
         kind: QueryKind,
     ) -> Arc<Self> {
+        Self::with(wake, metrics, kind, None)
+    }
+
+    /// Like [`Self::new`]. Sends new answers to the queries of [`Self::forward_to`] with `forward`.
+    pub(crate) fn forwarding(
+        wake: UnboundedSender<Ref>,
+        metrics: Arc<Metrics>,
+        kind: QueryKind,
+        forward: Forward<V>,
+    ) -> Arc<Self> {
+        Self::with(wake, metrics, kind, Some(forward))
+    }
+
+    fn with(
+        wake: UnboundedSender<Ref>,
+        metrics: Arc<Metrics>,
+        kind: QueryKind,
+        forward: Option<Forward<V>>,
+    ) -> Arc<Self> {
         let cache = Arc::new(Self {
             queries: Mutex::default(),
+            forward,
             began: Instant::now(),
             wake,
             metrics,
@@ -348,6 +381,27 @@ where
         self.queries.lock().keep(subscriber, used);
     }
 
+    /// Makes each new answer to `query` the argument of `next_query` in another cache. `subscriber` subscribes to both queries, and is requeued only for
+    /// the answer to `next_query`.
+    pub(crate) fn forward_to(&self, query: &str, subscriber: &Ref, next_query: &str) {
+        let mut queries = self.queries.lock();
+        let Some(query) = queries.by_key.get_mut(query) else {
+            return;
+        };
+        if let Some(subscription) = query.subscribers.get_mut(subscriber)
+            && subscription.next_query.as_deref() != Some(next_query)
+        {
+            subscription.next_query = Some(Arc::from(next_query));
+        }
+    }
+
+    /// Sets the argument of `query`, if it exists. Returns whether it exists.
+    pub(crate) fn set_argument(&self, query: &str, argument: A) -> bool {
+        let mut queries = self.queries.lock();
+        let found = queries.by_key.get_mut(query);
+        found.map(|query| query.set_argument(argument)).is_some()
+    }
+
     /// Stores an answer. Requeues the subscribers if it changed. Returns false if the query has no subscribers.
     fn store(&self, query: &str, argument: A, answer: Answer<V>) -> bool {
         let mut queries = self.queries.lock();
@@ -369,12 +423,21 @@ where
             other => other,
         };
         let is_changed = !is_same(&entry.answer, &answer);
+        // After a failure, the subscribers also report that the query succeeds again.
+        let forward = self.forward.as_ref();
+        let forward = forward.filter(|_| matches!(entry.answer, Answer::Known(_)));
         entry.answer = answer;
         entry.answered = Some(argument);
         if is_changed {
-            for subscriber in entry.subscribers.keys() {
-                // `send` fails only after the controller has stopped.
-                let _ = self.wake.send(Ref::clone(subscriber));
+            for (subscriber, subscription) in &entry.subscribers {
+                let is_forwarded = match (forward, &entry.answer, &subscription.next_query) {
+                    (Some(forward), Answer::Known(value), Some(query)) => forward(query, value),
+                    _ => false,
+                };
+                if !is_forwarded {
+                    // `send` fails only after the controller has stopped.
+                    let _ = self.wake.send(Ref::clone(subscriber));
+                }
             }
         }
         true
@@ -695,6 +758,63 @@ mod tests {
         woken.recv().await.unwrap();
         assert_eq!(get(6), Answer::Known(6));
         assert_eq!(begun.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_answer_is_the_argument_of_the_next_query() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let next = PolledCache::new(wake.clone(), Metrics::new(), QueryKind::Api);
+        let forward: Forward<usize> = {
+            let next = next.clone();
+            Box::new(move |query, answer| next.set_argument(query, *answer))
+        };
+        let cache = PolledCache::forwarding(wake, Metrics::new(), QueryKind::Api, forward);
+        let calls = Arc::default();
+        let get = |name: &str| cache.get("q", &subscriber(name), None, counting(&calls, 0));
+        let get_next = |argument| {
+            let send: SendQueryWith<usize, usize> = Box::new(|argument| {
+                let argument = *argument.borrow();
+                Box::pin(async move { (argument, Ok(argument)) })
+            });
+            next.get_with_argument("next", argument, &subscriber("a"), None, send)
+        };
+        for name in ["a", "b"] {
+            get(name);
+        }
+        for _ in 0..2 {
+            woken.recv().await.unwrap();
+        }
+        get_next(0);
+        assert_eq!(woken.recv().await, Some(subscriber("a")));
+        cache.forward_to("q", &subscriber("a"), "next");
+        // `b` has no next query: the answer requeues it. The next query requeues `a`.
+        cache.poll_now(&HashSet::from([subscriber("a")]));
+        assert_eq!(woken.recv().await, Some(subscriber("b")));
+        assert_eq!(woken.recv().await, Some(subscriber("a")));
+        assert_eq!(
+            (get("a"), get_next(1)),
+            (Answer::Known(1), Answer::Known(1))
+        );
+        // `a` no longer subscribes to the next query.
+        next.keep(&subscriber("a"), &HashSet::new());
+        cache.poll_now(&HashSet::from([subscriber("a")]));
+        let both = HashSet::from([woken.recv().await, woken.recv().await]);
+        assert_eq!(
+            both,
+            HashSet::from([Some(subscriber("a")), Some(subscriber("b"))])
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_answer_after_a_failure_is_not_forwarded() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let forward: Forward<usize> = Box::new(|_, _| true);
+        let cache = PolledCache::forwarding(wake, Metrics::new(), QueryKind::Api, forward);
+        let calls = Arc::new(AtomicUsize::new(0));
+        cache.get("q", &subscriber("a"), None, counting(&calls, 1));
+        cache.forward_to("q", &subscriber("a"), "next");
+        assert_eq!(woken.recv().await, Some(subscriber("a")), "the failure");
+        assert_eq!(woken.recv().await, Some(subscriber("a")), "the success");
     }
 
     #[test]
