@@ -10,10 +10,15 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
+use super::progress::Seen;
 use super::size::{self, Member, VARIABLES};
 use super::{CONCURRENCY, Calls, LABEL, OWNER, Scale, patience};
 use crate::Cluster;
 use crate::scene::repositories::write;
+
+/// Number of resources that are created together. At most three groups are not Ready at the same time: with thousands of queued resources, most
+/// requests would be updates of queue positions.
+const GROUP: usize = 200;
 
 /// Result of [`Scale::fill`].
 #[derive(Clone, Debug)]
@@ -34,20 +39,24 @@ impl Scale {
         self.log.skip();
         let start = Instant::now();
         let members: Vec<_> = self.size.members().collect();
-        self.each(&members, async |api, member| {
-            let tf = serde_json::from_value(member.resource()).expect("a resource");
-            let created = api.create(&PostParams::default(), &tf).await;
-            created.expect("create the resource");
-        })
-        .await;
-        eprintln!(
-            "  {:>5} s: all resources are created",
-            start.elapsed().as_secs()
-        );
-        let limit = patience(members.len());
-        self.progress
-            .until("Ready", &members, limit, |seen| seen.is_ready)
+        let groups: Vec<_> = members.chunks(GROUP).collect();
+        for (number, group) in groups.iter().enumerate() {
+            self.each(group, async |api, member| {
+                let tf = serde_json::from_value(member.resource()).expect("a resource");
+                let created = api.create(&PostParams::default(), &tf).await;
+                created.expect("create the resource");
+            })
             .await;
+            if let Some(earlier) = number.checked_sub(2) {
+                self.until_ready(groups[earlier]).await;
+                eprintln!(
+                    "  {:>5} s: {} are Ready",
+                    start.elapsed().as_secs(),
+                    (earlier + 1) * GROUP
+                );
+            }
+        }
+        self.until_ready(&members).await;
         let time = start.elapsed();
         self.settle().await;
         Filled {
@@ -55,6 +64,12 @@ impl Scale {
             calls: Calls::of(&self.log.requests(), members.len()),
             builds: self.kubelet.build_count(),
         }
+    }
+
+    async fn until_ready(&self, members: &[Member]) {
+        let limit = patience(members.len());
+        let is_ready = |seen: &Seen| seen.is_ready;
+        self.progress.until("Ready", members, limit, is_ready).await;
     }
 
     /// Calls `request` for each of `members`, with bounded concurrency.
