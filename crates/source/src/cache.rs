@@ -6,6 +6,7 @@ mod facts;
 mod fetch;
 mod known;
 mod lazy_session;
+mod ls_refs;
 mod options;
 mod pack;
 mod refs;
@@ -26,6 +27,7 @@ use self::commits::Commit;
 use self::facts::KnownFacts;
 use self::fetch::KEPT;
 use self::known::{KnownContext, KnownContexts, SelectionId};
+pub use self::ls_refs::LsRefs;
 pub use self::options::CacheOptions;
 use self::options::LISTING;
 pub use self::refs::Listing;
@@ -39,10 +41,10 @@ use crate::{
     credentials::Credentials,
     error::Error,
     fair_semaphore::Permit,
-    git::Bounds,
+    git::{self, Bounds},
     packed::PackedContext,
     reference::{Reference, Revision},
-    url::RepositoryUrl,
+    url::{RepositoryUrl, Scheme},
 };
 
 impl GitCache {
@@ -111,7 +113,7 @@ impl GitCache {
         if names.is_empty() {
             return Ok(Listing::new(url.remote(), String::new()));
         }
-        let _permit = self.remotes.acquire(Size::Small, &self.tenant).await;
+        let _permit = self.remote_permit().await;
         let session = self.session(url, credentials);
         let bounds = Bounds {
             time: self.options.resolve_timeout,
@@ -128,6 +130,27 @@ impl GitCache {
             .await?;
         let listing = String::from_utf8_lossy(&listing).into_owned();
         Ok(Listing::new(url.remote(), listing))
+    }
+
+    /// Returns the query with which an HTTP client lists `references` like [`references`](Self::references). `None` if `url` is an ssh URL, if the
+    /// environment of git has a proxy for `url`, if all references are commit ids, or if there are more than 4096 names.
+    pub fn ls_refs(&self, url: &RepositoryUrl, references: &BTreeSet<Reference>) -> Option<LsRefs> {
+        let is_http = url.scheme() != Scheme::Ssh;
+        let is_direct = !git::has_proxy(&self.options.environment, url.scheme());
+        (is_http && is_direct)
+            .then(|| LsRefs::new(url, references))
+            .flatten()
+    }
+
+    /// Returns the certificates in PEM format that git trusts for a repository with these CA certificates. `None` if a file that the environment
+    /// of git names is unreadable.
+    pub fn trusted_certificates(&self, ca_bundle: Option<&str>) -> Option<String> {
+        git::trusted_certificates(&self.options.environment, ca_bundle)
+    }
+
+    /// Waits for a permit to send requests to a remote. Git calls to remotes have the same limit.
+    pub async fn remote_permit(&self) -> Option<Permit> {
+        self.remotes.acquire(Size::Small, &self.tenant).await
     }
 
     /// Fetches `revision` if necessary, and packs the files that the module needs. Reads a newer commit of the same reference if another caller has

@@ -7,4 +7,4 @@ pub(crate) mod session;
 
 pub use access::GitAccess;
 pub(crate) use process::Bounds;
-pub(crate) use session::{Session, environment};
+pub(crate) use session::{Session, environment, has_proxy, trusted_certificates};

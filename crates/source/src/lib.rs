@@ -33,7 +33,7 @@ mod url;
 mod written_files;
 
 pub use artifact::{ArtifactFormat, artifact_files};
-pub use cache::{CacheOptions, GitCache, Listing};
+pub use cache::{CacheOptions, GitCache, Listing, LsRefs};
 pub use context::{Allows, Context, ContextDigest, ContextSpec, Newest};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};

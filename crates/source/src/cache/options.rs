@@ -26,9 +26,9 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes [3 GiB]. If the repositories exceed the maximum, the least recently used repositories are removed.
     pub cache_bytes: u64,
-    /// Maximum number of concurrent git calls to remotes [8], at most half of them for one tenant. One fetch that needs more memory than other fetches
-    /// may run in addition. At most half as many modules are read concurrently from the cache. One module with more than 4 MiB of configuration may be
-    /// read in addition. Permits are shared fairly between tenants.
+    /// Maximum number of concurrent git calls to remotes and queries over HTTP [8], at most half of them for one tenant. One fetch that needs more
+    /// memory than other fetches may run in addition. At most half as many modules are read concurrently from the cache. One module with more than
+    /// 4 MiB of configuration may be read in addition. Permits are shared fairly between tenants.
     pub at_once: usize,
     /// Environment variables of git: search path, proxies, trusted certificates [variables of this process].
     pub environment: BTreeMap<String, OsString>,

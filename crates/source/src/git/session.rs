@@ -318,6 +318,27 @@ pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &st
     format!("{}\n{}\n", usual.trim_end(), bundle.trim())
 }
 
+/// Returns the certificates that git trusts for a repository with `bundle`: see [`trusted_with`]. `None` if the bundle that `environment` names is
+/// unreadable: git then fails, unless the repository has a `bundle`.
+pub(crate) fn trusted_certificates(
+    environment: &BTreeMap<String, OsString>,
+    bundle: Option<&str>,
+) -> Option<String> {
+    match named_bundle(environment) {
+        Some(path) if bundle.is_none() => std::fs::read_to_string(path).ok(),
+        _ => Some(trusted_with(environment, bundle.unwrap_or_default())),
+    }
+}
+
+/// Whether `environment` has a proxy for URLs with `scheme`. Ignores `NO_PROXY`.
+pub(crate) fn has_proxy(environment: &BTreeMap<String, OsString>, scheme: Scheme) -> bool {
+    let own = format!("{}_proxy", scheme.as_str());
+    environment.iter().any(|(name, value)| {
+        let is_proxy = name.eq_ignore_ascii_case(&own) || name.eq_ignore_ascii_case("all_proxy");
+        is_proxy && !value.is_empty()
+    })
+}
+
 /// Creates a folder that only the user of this process can access.
 pub(crate) fn private_folder(root: &Path) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();

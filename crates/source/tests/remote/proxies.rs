@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use alustan_source::CacheOptions;
+use alustan_source::{CacheOptions, Reference, RepositoryUrl};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -68,6 +68,7 @@ fn options(variables: &[(&str, &str)]) -> CacheOptions {
     let mut options = CacheOptions::default();
     for name in [
         "http_proxy",
+        "HTTP_PROXY",
         "https_proxy",
         "HTTPS_PROXY",
         "all_proxy",
@@ -127,4 +128,26 @@ async fn unreachable_proxy_is_a_transient_failure() {
         ("RepositoryUnreachable", true),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn only_direct_http_connections_replace_git() {
+    let has_query = |variables: &[(&str, &str)], url: &str| {
+        let cache = TestCache::with(options(variables)).cache;
+        let url = RepositoryUrl::parse(url).unwrap();
+        cache.ls_refs(&url, &[Reference::Default].into()).is_some()
+    };
+    let (http, https) = ("http://host/r", "https://host/r");
+    assert!(has_query(&[], http) && has_query(&[], https));
+    assert!(!has_query(&[], "git@host:r"));
+    let (lower, upper) = (
+        [("https_proxy", "http://p:1")],
+        [("HTTP_PROXY", "http://p:1")],
+    );
+    assert!(has_query(&lower, http) && !has_query(&lower, https));
+    assert!(!has_query(&upper, http) && has_query(&upper, https));
+    let all = [("ALL_PROXY", "http://p:1"), ("NO_PROXY", "host")];
+    assert!(!has_query(&all, http) && !has_query(&all, https));
+    let none = [("HTTPS_PROXY", ""), ("NO_PROXY", "*")];
+    assert!(has_query(&none, http) && has_query(&none, https));
 }

@@ -1,6 +1,10 @@
 //! Resolves branches, tags and commits, also after the remote changed them.
 
-use alustan_source::{Credentials, Reference};
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use alustan_source::{Credentials, Reference, RepositoryUrl};
 
 use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure, files};
 
@@ -269,4 +273,73 @@ async fn empty_repository_is_used_after_its_first_commit() {
     origin.commit(&[("main.tf", "# 1\n")]);
     let context = cache.context(&server.url(), "", &none).await.unwrap();
     assert_eq!(files(&context), main_tf("# 1\n"));
+}
+
+/// Returns the output of `git upload-pack` in version 2 of the protocol for a request with `body`.
+fn upload_pack(origin: &Origin, options: &[&str], body: &[u8]) -> Vec<u8> {
+    let mut command = Command::new("git");
+    command
+        .args(["upload-pack", "--stateless-rpc"])
+        .args(options);
+    let mut git = command
+        .arg(origin.folder.path().join("r.git"))
+        .env("GIT_PROTOCOL", "version=2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    git.stdin.take().unwrap().write_all(body).unwrap();
+    git.wait_with_output().unwrap().stdout
+}
+
+#[tokio::test]
+async fn ls_refs_returns_the_listing_of_ls_remote() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    let push = ["-C", "work", "push", "--quiet", "origin", "--tags"];
+    let branches = ["HEAD:refs/heads/main-2", "HEAD:refs/heads/ma"];
+    origin.git(&["-C", "work", "tag", "light"]);
+    origin.git(&["-C", "work", "tag", "--annotate", "--message=m", "v1"]);
+    origin.git(&["-C", "work", "tag", "--annotate", "--message=m", "v1.1"]);
+    let nested = ["tag", "--annotate", "--message=m", "nested", "v1"];
+    origin.git(&[&["-C", "work"], &nested[..]].concat());
+    origin.git(&[&push[..], &branches].concat());
+    origin.git(&[
+        "-C",
+        "r.git",
+        "symbolic-ref",
+        "refs/heads/alias",
+        "refs/heads/main",
+    ]);
+    origin.commit(&[("main.tf", "# 2\n")]);
+    let branch = |name| Reference::branch(Some(name)).unwrap();
+    let tag = |name| Reference::tag(name).unwrap();
+    let queries = [
+        vec![Reference::Default],
+        vec![branch("main")],
+        vec![branch("gone"), tag("gone")],
+        vec![tag("v1")],
+        vec![
+            Reference::Default,
+            branch("main"),
+            branch("ma"),
+            branch("alias"),
+            tag("light"),
+            tag("v1"),
+            tag("nested"),
+        ],
+    ];
+    let empty = Origin::empty();
+    let all = queries.iter().map(|query| (&origin, query));
+    for (origin, references) in all.chain([(&empty, &queries[0]), (&empty, &queries[1])]) {
+        let (server, cache) = (serve(origin, false).await, TestCache::new());
+        let url = RepositoryUrl::parse(&server.url()).unwrap();
+        let references: BTreeSet<Reference> = references.iter().cloned().collect();
+        let query = cache.cache.ls_refs(&url, &references).unwrap();
+        let advertisement = upload_pack(origin, &["--http-backend-info-refs"], b"");
+        let request = query.request(&advertisement).unwrap();
+        let listing = query.listing(&upload_pack(origin, &[], &request)).unwrap();
+        let none = Credentials::default();
+        let of_git = cache.cache.references(&url, &references, &none).await;
+        assert_eq!(listing, of_git.unwrap());
+    }
 }

@@ -86,6 +86,20 @@ fn private_ca_is_added_to_the_system_bundle() {
 }
 
 #[test]
+fn unreadable_bundle_fails_unless_the_repository_has_one() {
+    let root = tempfile::tempdir().unwrap();
+    let usual = root.path().join("usual");
+    let named = BTreeMap::from([("SSL_CERT_FILE".to_owned(), usual.clone().into_os_string())]);
+    assert_eq!(trusted_certificates(&named, None), None);
+    assert!(trusted_certificates(&named, Some("OWN")).is_some());
+    std::fs::write(&usual, "USUAL\n").unwrap();
+    let trusted = |bundle| trusted_certificates(&named, bundle).unwrap();
+    assert_eq!(trusted(None).trim(), "USUAL");
+    assert_eq!(trusted(Some("OWN")).trim(), "USUAL\nOWN");
+    assert!(trusted_certificates(&BTreeMap::new(), None).is_some());
+}
+
+#[test]
 fn ssh_key_file_is_private_and_removed_with_the_session() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("git@host:r").unwrap();
