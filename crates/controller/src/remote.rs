@@ -11,4 +11,5 @@ pub(crate) mod polled_cache;
 pub(crate) mod prune_request;
 pub(crate) mod push_request;
 pub(crate) mod queries;
+mod smart_http;
 mod written_files;

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::github_app::{AppTokens, GitHubApp, POLL_LEFT};
 use crate::remote::failure;
+use crate::remote::smart_http::SmartHttp;
 
 /// Time during which queries to the same repository are collected into one request.
 const GATHER_TIME: Duration = Duration::from_millis(50);
@@ -101,13 +102,16 @@ struct Gathering {
 }
 
 impl References {
-    /// Creates an empty collection. `git` sends the requests.
+    /// Creates an empty collection. Sends requests over HTTP, or with `git`.
     pub(crate) fn new(git: Arc<GitCache>) -> Arc<Self> {
+        let http = Arc::new(SmartHttp::default());
         Self::with(Box::new(move |remote, wanted| {
-            let git = git.of_tenant(&remote.tenant);
+            let (http, git) = (http.clone(), git.of_tenant(&remote.tenant));
             let listing = async move {
                 let credentials = remote.credentials().await?;
-                let listing = git.references(&remote.url, &wanted, &credentials).await;
+                let listing = http
+                    .references(&git, &remote.url, &remote.identity, &wanted, &credentials)
+                    .await;
                 let listing = listing.map_err(|error| failure::source(&error));
                 if let Err(failure) = &listing {
                     remote.failed(failure).await;
