@@ -24,7 +24,7 @@ pub(crate) async fn delete_unused_record(ctx: &Context, resource: &Ref) {
     match try_delete(ctx, resource).await {
         Ok(false) => {}
         Ok(true) => {
-            info!(resource = %resource, "deleted the unused run record of a deleted resource")
+            info!(resource = %resource, "deleted the unused run record of a deleted resource");
         }
         Err(error) => warn!(
             resource = %resource,
