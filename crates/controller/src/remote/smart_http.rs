@@ -35,7 +35,7 @@ const MAX_CLIENTS: usize = 16;
 /// Maximum age of a client. A new client reads the files with certificates again.
 const MAX_CLIENT_AGE: Duration = Duration::from_mins(10);
 /// Time during which references are listed by git, after git listed references that could not be listed over HTTP.
-const GIT_ONLY: Duration = Duration::from_hours(1);
+const GIT_ONLY: Duration = Duration::from_mins(10);
 
 /// Lists references over HTTP, or with git.
 #[derive(Default)]

@@ -386,7 +386,7 @@ async fn url_that_the_client_would_change_is_left_to_git() {
 
 /// Git lists the references of a server that speaks only version 0 with one request.
 #[tokio::test]
-async fn version_0_server_is_queried_by_git_for_an_hour() {
+async fn version_0_server_is_queried_by_git_for_ten_minutes() {
     let body = lines(&["# service=git-upload-pack"])
         + &lines(&[
             &format!("{A} HEAD\0symref=HEAD:refs/heads/main"),
