@@ -168,13 +168,16 @@ async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response<
     let (head, body) = request.into_parts();
     let body = to_bytes(body, 1 << 24).await.unwrap();
     let path = head.uri.path();
+    let protocol = head.headers.get("git-protocol");
+    let protocol = protocol.map_or("", |version| version.to_str().unwrap());
+    let upload_pack = |arguments| upload_pack(&served.repository, arguments, protocol, &body);
     if path.ends_with("/info/refs") {
         let mut response = b"001e# service=git-upload-pack\n0000".to_vec();
-        response.extend(upload_pack(&served.repository, &["--advertise-refs"], &body).await);
+        response.extend(upload_pack(&["--advertise-refs"]).await);
         return git("advertisement", response);
     }
     if path.ends_with("/git-upload-pack") {
-        return git("result", upload_pack(&served.repository, &[], &body).await);
+        return git("result", upload_pack(&[]).await);
     }
     registry(
         &served,
@@ -185,12 +188,18 @@ async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response<
     )
 }
 
-/// Runs `git upload-pack`; see <https://git-scm.com/docs/http-protocol>.
-async fn upload_pack(repository: &Path, arguments: &[&str], request: &[u8]) -> Vec<u8> {
+/// Runs `git upload-pack` with the version `protocol` of the git protocol; see <https://git-scm.com/docs/http-protocol>.
+async fn upload_pack(
+    repository: &Path,
+    arguments: &[&str],
+    protocol: &str,
+    request: &[u8],
+) -> Vec<u8> {
     let mut git = Command::new("git")
         .args(["upload-pack", "--stateless-rpc"])
         .args(arguments)
         .arg(repository)
+        .env("GIT_PROTOCOL", protocol)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
