@@ -11,8 +11,7 @@ use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 use serde_json::Value;
 
-use super::DEADLINE;
-use super::waits::POLL_INTERVAL;
+use super::waits::until_ok;
 use crate::Scene;
 
 /// Label selector of all objects that the operator created.
@@ -64,19 +63,14 @@ impl Scene {
     pub async fn nothing_left(&self) {
         let columns = "custom-columns=KIND:.kind,NAME:.metadata.name,DELETED:.metadata.deletionTimestamp,\
                        FINALIZERS:.metadata.finalizers";
-        let mut left = String::new();
-        let all_gone = async {
-            loop {
-                let (succeeded, objects) = self.ours(&["--no-headers", "-o", columns]).await;
-                if succeeded && objects.trim().is_empty() {
-                    return;
-                }
-                left = objects;
-                tokio::time::sleep(POLL_INTERVAL).await;
-            }
-        };
-        let waited = tokio::time::timeout(DEADLINE, all_gone).await;
-        assert!(waited.is_ok(), "still there after {DEADLINE:?}:\n{left}");
+        until_ok(async || {
+            let (succeeded, left) = self.ours(&["--no-headers", "-o", columns]).await;
+            let is_empty = succeeded && left.trim().is_empty();
+            is_empty
+                .then_some(())
+                .ok_or_else(|| format!("everything with our labels to go:\n{left}"))
+        })
+        .await;
     }
 
     /// Lists all objects of the operator with `kubectl get`. Returns whether it succeeded, and its output.

@@ -15,7 +15,7 @@ use super::DEADLINE;
 use crate::Scene;
 
 /// Interval of polls for conditions that cannot be watched.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Scene {
     /// Waits until `wanted` holds for the resource `name`. Returns the resource.
@@ -209,18 +209,28 @@ pub(crate) async fn until<T, F>(what: &str, query: impl Fn() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
+    until_ok(async || query().await.ok_or_else(|| what.to_owned())).await
+}
+
+/// Polls `query` until it succeeds. After the deadline, panics with its last error: what it waits for.
+pub(super) async fn until_ok<T, F>(query: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, String>>,
+{
     let mut tick = tokio::time::interval(POLL_INTERVAL);
+    let mut last_error = String::new();
     let poll = async {
         loop {
             tick.tick().await;
-            if let Some(value) = query().await {
-                return value;
+            match query().await {
+                Ok(value) => return value,
+                Err(error) => last_error = error,
             }
         }
     };
     tokio::time::timeout(DEADLINE, poll)
         .await
-        .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
+        .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {last_error}"))
 }
 
 /// Returns true if `tf` is Ready for its latest generation.
