@@ -279,9 +279,11 @@ impl Observer<'_> {
             answers
                 .modules
                 .get_with_argument(&module_query, revision, self.resource, None, send);
-        answers
-            .revisions
-            .forward_to(&query, self.resource, &module_query);
+        if let Some(module_query) = answers.modules.key(&module_query) {
+            answers
+                .revisions
+                .forward_to(&query, self.resource, module_query);
+        }
         let module_identity = files.module_identity();
         match (answer, poll_failure) {
             (Answer::Known(source), None) => {

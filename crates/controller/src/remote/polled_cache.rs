@@ -108,7 +108,7 @@ struct PolledQuery<V, A> {
 #[derive(Default)]
 struct Subscription {
     interval: Option<PollInterval>,
-    /// Query in another cache that has the answer as its argument.
+    /// Key of the query in another cache that has the answer as its argument.
     next_query: Option<Arc<str>>,
 }
 
@@ -383,16 +383,21 @@ where
 
     /// Makes each new answer to `query` the argument of `next_query` in another cache. `subscriber` subscribes to both queries, and is requeued only for
     /// the answer to `next_query`.
-    pub(crate) fn forward_to(&self, query: &str, subscriber: &Ref, next_query: &str) {
+    pub(crate) fn forward_to(&self, query: &str, subscriber: &Ref, next_query: Arc<str>) {
         let mut queries = self.queries.lock();
-        let Some(query) = queries.by_key.get_mut(query) else {
-            return;
-        };
-        if let Some(subscription) = query.subscribers.get_mut(subscriber)
-            && subscription.next_query.as_deref() != Some(next_query)
-        {
-            subscription.next_query = Some(Arc::from(next_query));
+        let query = queries.by_key.get_mut(query);
+        if let Some(subscription) = query.and_then(|query| query.subscribers.get_mut(subscriber)) {
+            subscription.next_query = Some(next_query);
         }
+    }
+
+    /// Returns the key of `query` for [`Self::forward_to`], without a copy of its text. `None` if the query does not exist.
+    pub(crate) fn key(&self, query: &str) -> Option<Arc<str>> {
+        let queries = self.queries.lock();
+        queries
+            .by_key
+            .get_key_value(query)
+            .map(|(key, _)| key.clone())
     }
 
     /// Sets the argument of `query`, if it exists. Returns whether it exists.
@@ -786,7 +791,7 @@ mod tests {
         }
         get_next(0);
         assert_eq!(woken.recv().await, Some(subscriber("a")));
-        cache.forward_to("q", &subscriber("a"), "next");
+        cache.forward_to("q", &subscriber("a"), next.key("next").unwrap());
         // `b` has no next query: the answer requeues it. The next query requeues `a`.
         cache.poll_now(&HashSet::from([subscriber("a")]));
         assert_eq!(woken.recv().await, Some(subscriber("b")));
@@ -812,7 +817,7 @@ mod tests {
         let cache = PolledCache::forwarding(wake, Metrics::new(), QueryKind::Api, forward);
         let calls = Arc::new(AtomicUsize::new(0));
         cache.get("q", &subscriber("a"), None, counting(&calls, 1));
-        cache.forward_to("q", &subscriber("a"), "next");
+        cache.forward_to("q", &subscriber("a"), Arc::from("next"));
         assert_eq!(woken.recv().await, Some(subscriber("a")), "the failure");
         assert_eq!(woken.recv().await, Some(subscriber("a")), "the success");
     }
