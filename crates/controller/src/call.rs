@@ -3,6 +3,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use alustan_api::Terraform;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
+
 use crate::error::{Error, TIMEOUT};
 
 /// Runs a call of the API server with a timeout of [`TIMEOUT`].
@@ -17,6 +21,20 @@ pub(crate) async fn call<T>(
         }),
         Err(_) => Err(Error::Timeout(operation.to_owned())),
     }
+}
+
+/// Returns the metadata of the stored resource `name`, whose spec may be invalid. `None` if the resource does not exist.
+///
+/// # Errors
+/// If the call of the API server fails.
+pub(crate) async fn stored_metadata(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<ObjectMeta>, Error> {
+    let api: Api<Terraform> = Api::namespaced(client.clone(), namespace);
+    let stored = call("read the resource", api.get_metadata_opt(name)).await?;
+    Ok(stored.map(|stored| stored.metadata))
 }
 
 #[derive(Clone, Copy)]

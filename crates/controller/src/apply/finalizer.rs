@@ -6,7 +6,7 @@ use kube::api::{DynamicObject, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::call::{StatusKind, call, has_status, ignore_not_found};
+use crate::call::{StatusKind, call, has_status, ignore_not_found, stored_metadata};
 use crate::error::Error;
 use crate::unreadable::dynamic_api;
 
@@ -31,12 +31,12 @@ async fn version_if_only_status_changed(
     client: &Client,
     tf: &Terraform,
 ) -> Result<Option<String>, Error> {
-    let api = dynamic_api(client, &tf.namespace().unwrap_or_default());
-    let stored = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
+    let namespace = tf.namespace().unwrap_or_default();
+    let stored = stored_metadata(client, &namespace, &tf.name_any()).await?;
     let compared = |meta: &ObjectMeta| (meta.uid.clone(), meta.generation, meta.finalizers.clone());
     Ok(stored
-        .filter(|stored| compared(&stored.metadata) == compared(&tf.metadata))
-        .and_then(|stored| stored.resource_version()))
+        .filter(|stored| compared(stored) == compared(&tf.metadata))
+        .and_then(|stored| stored.resource_version))
 }
 
 /// Removes the finalizer if the stored resource has resource version `version`. If the API server refuses the patch because the stored spec is

@@ -1,14 +1,14 @@
 //! Deletion of the run record of a deleted resource that never had a run.
 
 use alustan_api::labels::{self, Component};
-use alustan_api::{Terraform, names};
+use alustan_api::names;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::Api;
 use tracing::{info, warn};
 
 use crate::apply::delete::delete_version;
-use crate::call::call;
+use crate::call::stored_metadata;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::record;
@@ -51,8 +51,7 @@ async fn try_delete(ctx: &Context, resource: &Ref) -> Result<bool, Error> {
         return Ok(false);
     };
     // The watch may not have reported a new resource of the same name yet. It takes over the run record.
-    let api: Api<Terraform> = Api::namespaced(ctx.client.clone(), namespace);
-    let existing = call("read the resource", api.get_metadata_opt(&resource.name)).await?;
+    let existing = stored_metadata(&ctx.client, namespace, &resource.name).await?;
     if existing.is_some() {
         return Ok(false);
     }

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
-use crate::call::call;
+use crate::call::{call, stored_metadata};
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::{pods, run_jobs};
@@ -211,11 +211,10 @@ struct RecordSecrets {
 /// # Errors
 /// [`Error::Conflict`] if there is a later version, [`Error::Gone`] if the resource does not exist.
 async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
-    let api: Api<Terraform> =
-        Api::namespaced(ctx.client.clone(), &tf.namespace().unwrap_or_default());
-    let metadata = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
-    let latest = metadata.ok_or(Error::Gone)?;
-    if latest.metadata.resource_version == tf.metadata.resource_version {
+    let namespace = tf.namespace().unwrap_or_default();
+    let stored = stored_metadata(&ctx.client, &namespace, &tf.name_any()).await?;
+    let latest = stored.ok_or(Error::Gone)?;
+    if latest.resource_version == tf.metadata.resource_version {
         Ok(())
     } else {
         Err(Error::Conflict)
