@@ -45,6 +45,7 @@ mod reconciliation;
 mod remote;
 mod requeue;
 mod resource;
+mod response_body;
 mod signing;
 mod slots;
 mod standard_webhooks;

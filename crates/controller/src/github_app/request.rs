@@ -13,6 +13,7 @@ use crate::error::with_causes;
 use crate::github_app::jwt::jwt;
 use crate::github_app::response::{Token, TokenFailure, TokenResponse};
 use crate::github_app::{FIELD, GitHubApp, PRIVATE_KEY};
+use crate::response_body;
 
 /// Timeout of the request, including the response.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -43,22 +44,20 @@ pub(crate) async fn request(app: &GitHubApp, now: Timestamp) -> Result<Token, To
         .header(CONTENT_TYPE, "application/json")
         .body(body.to_string());
     let mut response = request.send().await.map_err(|error| failed(app, error))?;
-    let mut answer = TokenResponse {
+    let body = response_body::read(&mut response, MAX_RESPONSE_BYTES)
+        .await
+        .map_err(|error| failed(app, error))?
+        .ok_or_else(|| {
+            let why = format!("the response has more than {MAX_RESPONSE_BYTES} bytes");
+            app.failure(FailureClass::User, Reason::GitFailed, &why)
+        })?;
+    let answer = TokenResponse {
         status: response.status().as_u16(),
         retry_after: header(response.headers(), "retry-after"),
         remaining: header(response.headers(), "x-ratelimit-remaining"),
         reset: header(response.headers(), "x-ratelimit-reset"),
-        body: Vec::new(),
+        body,
     };
-    while let Some(chunk) = response.chunk().await.map_err(|error| failed(app, error))? {
-        answer.body.extend_from_slice(&chunk);
-        if answer.body.len() > MAX_RESPONSE_BYTES {
-            let why = format!("the response has more than {MAX_RESPONSE_BYTES} bytes");
-            return Err(app
-                .failure(FailureClass::User, Reason::GitFailed, &why)
-                .into());
-        }
-    }
     answer.read(app, &jwt, now)
 }
 

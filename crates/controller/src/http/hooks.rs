@@ -30,6 +30,7 @@ use super::request_body::{BodyBudget, BodyError};
 use super::shared_secrets::secrets_in;
 use crate::error::with_causes;
 use crate::leader::Leader;
+use crate::response_body;
 use crate::standard_webhooks::{self, SharedSecret};
 
 /// Maximum size of a message, in bytes. A message of GitHub lists at most 2048 commits of a push.
@@ -266,15 +267,10 @@ async fn forward(
     };
     let mut response = request.await.map_err(unreachable)?;
     let status = response.status();
-    let mut response_body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        if response_body.len() + chunk.len() > MAX_LEADER_RESPONSE_BYTES {
-            return Err(not_leader(
-                "the response of the leader is larger than 64 KiB",
-            ));
-        }
-        response_body.extend_from_slice(&chunk);
-    }
+    let response_body = response_body::read(&mut response, MAX_LEADER_RESPONSE_BYTES)
+        .await
+        .map_err(unreachable)?
+        .ok_or_else(|| not_leader("the response of the leader is larger than 64 KiB"))?;
     Ok((status, [(CONTENT_TYPE, "application/json")], response_body).into_response())
 }
 

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use crate::error::with_causes;
+use crate::response_body;
 
 /// End of the URL of an advertisement.
 const INFO_REFS: &str = "/info/refs?service=git-upload-pack";
@@ -238,18 +239,10 @@ async fn body(mut response: Response, kind: &str, most: usize) -> Result<Vec<u8>
     if content_type.is_none_or(|value| value != kind) {
         return Err(format!("the Content-Type is not {kind}"));
     }
-    let mut body = Vec::new();
-    while let Some(chunk) = response
-        .chunk()
+    response_body::read(&mut response, most)
         .await
         .map_err(|error| with_causes(&error.without_url()))?
-    {
-        if body.len() + chunk.len() > most {
-            return Err(format!("the response has more than {most} bytes"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
+        .ok_or_else(|| format!("the response has more than {most} bytes"))
 }
 
 #[cfg(test)]
