@@ -46,6 +46,8 @@ mod remote;
 mod requeue;
 mod resource;
 mod response_body;
+#[cfg(test)]
+mod self_signed;
 mod signing;
 mod slots;
 mod standard_webhooks;

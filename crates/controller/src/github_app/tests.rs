@@ -9,7 +9,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use ring::signature::{RSA_PKCS1_2048_8192_SHA256, RsaKeyPair, UnparsedPublicKey};
-use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
@@ -22,6 +21,7 @@ use super::response::{Token, TokenFailure, TokenResponse};
 use super::tokens::Slot;
 use super::*;
 use crate::clock::Clock;
+use crate::self_signed;
 
 /// Returns a new RSA key. `format`: `PEM` (PKCS #1, as GitHub generates it) or `PKCS8`.
 fn rsa_key(format: &str) -> String {
@@ -576,16 +576,11 @@ impl TlsServer {
     async fn start() -> Self {
         // Another test may have installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-        let key = made.signing_key.serialize_der().try_into().unwrap();
-        let config = ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
+        let (acceptor, certificate) = self_signed::acceptor();
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-            acceptor: TlsAcceptor::from(Arc::new(config)),
-            certificate: made.cert.pem(),
+            acceptor,
+            certificate,
         }
     }
 

@@ -6,13 +6,13 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response as Answer;
-use rustls::ServerConfig;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::*;
+use crate::self_signed;
 
 const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
@@ -50,25 +50,17 @@ impl Server {
     }
 
     async fn tls(respond: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-        let key = made.signing_key.serialize_der().try_into().unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
+        let (acceptor, certificate) = self_signed::acceptor();
         let listener = TlsListener {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-            acceptor: TlsAcceptor::from(Arc::new(config)),
+            acceptor,
         };
         let address = listener.listener.local_addr().unwrap();
         let (served, app) = app(Box::new(respond));
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self {
             address,
-            certificate: Some(made.cert.pem()),
+            certificate: Some(certificate),
             served,
             task,
         }
