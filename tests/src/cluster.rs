@@ -160,7 +160,7 @@ impl Cluster {
         self.run("hack/cluster/up", &[]).await;
     }
 
-    /// Blocks new connections of pods to the node, the host and other pods, except to the API server, until the returned value is
+    /// Blocks connections of pods to the node, the host and other pods, except to the API server, until the returned value is
     /// dropped.
     pub async fn disconnect_pods(&self) -> NetworkOutage {
         let outage = NetworkOutage;
@@ -250,13 +250,14 @@ pub struct NetworkOutage;
 
 impl NetworkOutage {
     /// iptables rules for the rejected connections: connections to the node except to the API server, and connections beyond the node.
+    /// Established connections are rejected, too: a pod keeps connections for later requests.
     const RULES: [&str; 3] = ["INPUT -p tcp ! --dport 6443", "INPUT -p udp", "FORWARD"];
 
     /// Returns a command that inserts (`-I`) or deletes (`-D`) `rule`.
     fn change(how: &str, rule: &str) -> String {
         format!(
             ". hack/lib/common.sh && . hack/cluster/parts/names.sh && hack/cluster/in $IPTABLES {how} {rule} \
-             -s $POD_CIDR -m conntrack --ctstate NEW -j REJECT"
+             -s $POD_CIDR -m conntrack --ctdir ORIGINAL -j REJECT"
         )
     }
 }
