@@ -455,6 +455,37 @@ async fn deeply_nested_resource_stops_no_other_resource() {
     .await;
 }
 
+#[tokio::test]
+async fn resources_are_listed_in_pages_without_streaming_lists() {
+    const MANY: usize = 60;
+    let server = Server::without_streaming_lists().await;
+    let space = Space::of(&server, json!({})).await;
+    for number in 0..MANY {
+        let name = format!("suspended-{number}");
+        let suspended = with(resource(&name), "/suspend", Some(true.into()));
+        space.apply(&suspended).await.unwrap();
+    }
+    let mut program = operator(&server).unwrap();
+    program.args(["--listen", "127.0.0.1:0"]);
+    let operator = Operator {
+        _process: spawn_guarded(&mut program, &server.folder().join("operator.log")),
+        server,
+    };
+    until("a status of each resource", async || {
+        let resources = space.list::<Terraform>().await;
+        let reconciled = resources.iter().filter(|tf| tf.status.is_some()).count();
+        (reconciled == MANY)
+            .then_some(())
+            .ok_or_else(|| format!("{reconciled} of {MANY}"))
+    })
+    .await;
+    let pages = operator.calls().filter(|call| {
+        let uri = call["requestURI"].as_str().unwrap_or_default();
+        uri.starts_with("/apis/alustan.io/v1alpha1/terraforms?") && uri.contains("limit=50")
+    });
+    assert_eq!(pages.count(), 2);
+}
+
 /// The operator watches 200 idle resources, and one resource that it cannot parse.
 #[tokio::test]
 async fn idle_resources_cause_no_write_beside_an_unreadable_one() {

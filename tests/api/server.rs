@@ -77,10 +77,11 @@ impl Server {
     /// # Errors
     /// One line with the missing prerequisite and its remedy.
     pub(crate) async fn start() -> Result<Arc<Self>, String> {
-        Self::start_on(Loopback::V4).await
+        Self::start_with(Loopback::V4, &[]).await
     }
 
-    async fn start_on(loopback: Loopback) -> Result<Arc<Self>, String> {
+    /// Starts a server with additional command line arguments of kube-apiserver.
+    async fn start_with(loopback: Loopback, more: &[&str]) -> Result<Arc<Self>, String> {
         // Ignores an error: another test of this process may have installed the crypto provider of rustls.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let assets = assets()?;
@@ -94,7 +95,7 @@ impl Server {
         let [client, peer, secure] = free_ports();
         let processes = [
             etcd(&assets, &folder, client, peer),
-            api_server(&assets, &folder, client, loopback, secure),
+            api_server(&assets, &folder, client, loopback, secure, more),
         ];
         let server = Self {
             kubectl: assets.join("kubectl"),
@@ -122,10 +123,19 @@ impl Server {
     /// # Panics
     /// The server does not start.
     pub(crate) async fn of_its_own_on(loopback: Loopback) -> Arc<Self> {
-        match Self::start_on(loopback).await {
-            Ok(server) => server,
-            Err(problem) => panic!("{problem}"),
-        }
+        Self::start_with(loopback, &[])
+            .await
+            .unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    /// Starts a server for one test, without streaming lists, as Kubernetes before version 1.34.
+    ///
+    /// # Panics
+    /// The server does not start.
+    pub(crate) async fn without_streaming_lists() -> Arc<Self> {
+        Self::start_with(Loopback::V4, &["--feature-gates=WatchList=false"])
+            .await
+            .unwrap_or_else(|problem| panic!("{problem}"))
     }
 
     async fn wait_until_ready(&self) -> Result<(), String> {
@@ -383,7 +393,14 @@ fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
     spawn_guarded(&mut etcd, &folder.join("etcd.log"))
 }
 
-fn api_server(assets: &Path, folder: &Path, etcd: u16, loopback: Loopback, secure: u16) -> Child {
+fn api_server(
+    assets: &Path,
+    folder: &Path,
+    etcd: u16,
+    loopback: Loopback,
+    secure: u16,
+    more: &[&str],
+) -> Child {
     let services = match loopback {
         Loopback::V4 => "10.96.0.0/16",
         Loopback::V6 => "fd00:96::/112",
@@ -412,7 +429,8 @@ fn api_server(assets: &Path, folder: &Path, etcd: u16, loopback: Loopback, secur
         .arg("--authorization-mode=RBAC")
         .arg(format!("--audit-policy-file={}", file("audit.yaml")))
         .arg(format!("--audit-log-path={}", file("audit.log")))
-        .arg(format!("--cert-dir={}", file("generated")));
+        .arg(format!("--cert-dir={}", file("generated")))
+        .args(more);
     spawn_guarded(&mut server, &folder.join("kube-apiserver.log"))
 }
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::{ObjectKey, Terraform, labels};
+use axum::http::StatusCode;
 use futures::stream::{self, BoxStream, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
@@ -53,6 +54,37 @@ const MAX_PENDING_DELETIONS: usize = 1_000;
 
 /// Item in the stream of a watch: an event, or the error of the watch.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
+
+/// Returns the events of a watch that streams the existing objects
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists>): the API server encodes each object once, and neither side
+/// holds more than one. If the API server does not support this, as Kubernetes 1.33 by default, the watch lists them in pages: for each page, the
+/// API server visits all objects after the previous page.
+fn streamed_or_paged<K>(
+    api: Api<K>,
+    wanted: &watcher::Config,
+) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let streamed = watcher(api.clone(), wanted.clone().streaming_lists());
+    let paged = watcher(api, wanted.clone().page_size(PAGE_SIZE));
+    streamed
+        .take_while(|event| future::ready(!refuses_streaming(event)))
+        .chain(paged)
+}
+
+/// Whether `event` is the response of an API server without streaming lists: status 422, because a parameter is invalid.
+fn refuses_streaming<K>(event: &Events<K>) -> bool {
+    let code = match event {
+        Err(
+            watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            | watcher::Error::WatchFailed(kube::Error::Api(status))
+            | watcher::Error::WatchError(status),
+        ) => status.code,
+        _ => return false,
+    };
+    code == StatusCode::UNPROCESSABLE_ENTITY.as_u16()
+}
 
 /// Watch of one namespace, or of all namespaces if `namespace` is `None`.
 struct Watched<K> {
@@ -179,7 +211,7 @@ impl Watches {
         T: Fn(&mut K) + Clone + Send + 'static,
     {
         let watch = |(namespace, api): (_, Api<Lenient<K>>)| {
-            let events = watcher(api, wanted.clone().page_size(PAGE_SIZE)).default_backoff();
+            let events = streamed_or_paged(api, wanted).default_backoff();
             let events = events
                 .map_ok(lenient::event)
                 .modify(trim.clone())
