@@ -306,7 +306,10 @@ impl Scale {
         until("deletions of finished Jobs to end", async || {
             // Longer than the interval at which the operator marks Jobs.
             tokio::time::sleep(Duration::from_secs(6)).await;
-            let list = jobs.list_metadata(&ListParams::default()).await;
+            // Jobs of builds have a time to live, so their deletions do not end.
+            let runs =
+                ListParams::default().labels(&format!("{COMPONENT}={}", Component::Run.as_str()));
+            let list = jobs.list_metadata(&runs).await;
             let count = Some(list.expect("list Jobs").items.len());
             (std::mem::replace(&mut *before.lock(), count) == count).then_some(())
         })
