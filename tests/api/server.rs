@@ -123,17 +123,19 @@ impl Server {
     /// # Panics
     /// The server does not start.
     pub(crate) async fn of_its_own_on(loopback: Loopback) -> Arc<Self> {
-        Self::start_with(loopback, &[])
-            .await
-            .unwrap_or_else(|problem| panic!("{problem}"))
+        Self::of_its_own_with(loopback, &[]).await
     }
 
-    /// Starts a server for one test, without streaming lists, as Kubernetes before version 1.34.
+    /// Starts a server for one test, without streaming lists, as Kubernetes 1.33 by default.
     ///
     /// # Panics
     /// The server does not start.
     pub(crate) async fn without_streaming_lists() -> Arc<Self> {
-        Self::start_with(Loopback::V4, &["--feature-gates=WatchList=false"])
+        Self::of_its_own_with(Loopback::V4, &["--feature-gates=WatchList=false"]).await
+    }
+
+    async fn of_its_own_with(loopback: Loopback, more: &[&str]) -> Arc<Self> {
+        Self::start_with(loopback, more)
             .await
             .unwrap_or_else(|problem| panic!("{problem}"))
     }

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::{ObjectKey, Terraform, labels};
-use axum::http::StatusCode;
 use futures::stream::{self, BoxStream, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
@@ -35,6 +34,7 @@ use tracing::{debug, warn};
 
 pub(crate) use resource_names::ResourceName;
 
+use crate::call::{StatusKind, has_status};
 use crate::error::with_causes;
 use crate::indexed_store::{CachedObject, Change, Indexed, IndexedStore, IndexedWriter};
 use crate::lenient::{self, Lenient};
@@ -75,15 +75,10 @@ where
 
 /// Whether `event` is the response of an API server without streaming lists: status 422, because a parameter is invalid.
 fn refuses_streaming<K>(event: &Events<K>) -> bool {
-    let code = match event {
-        Err(
-            watcher::Error::WatchStartFailed(kube::Error::Api(status))
-            | watcher::Error::WatchFailed(kube::Error::Api(status))
-            | watcher::Error::WatchError(status),
-        ) => status.code,
-        _ => return false,
-    };
-    code == StatusCode::UNPROCESSABLE_ENTITY.as_u16()
+    matches!(
+        event,
+        Err(watcher::Error::WatchStartFailed(error)) if has_status(error, StatusKind::Invalid)
+    )
 }
 
 /// Watch of one namespace, or of all namespaces if `namespace` is `None`.
