@@ -30,7 +30,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 pub(crate) use resource_names::ResourceName;
 
@@ -48,6 +48,9 @@ use crate::watch::used_objects::{UsedKind, UsedObjects};
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
 pub(crate) const PAGE_SIZE: u32 = 50;
 
+/// Status code of an event of type `ERROR` after which a list starts again.
+const EXPIRED: u16 = 410;
+
 /// Maximum number of deleted resources that wait in [`Watches::deleted`] for the cache of Secrets. Above this number, the oldest of these
 /// resources is dropped: the content of its Secrets stays in the cache until the Secrets are listed again.
 const MAX_PENDING_DELETIONS: usize = 1_000;
@@ -56,29 +59,69 @@ const MAX_PENDING_DELETIONS: usize = 1_000;
 pub(crate) type Events<K> = Result<K, watcher::Error>;
 
 /// Returns the events of a watch that streams the existing objects
-/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists>): the API server encodes each object once, and neither side
-/// holds more than one. If the API server does not support this, as Kubernetes 1.33 by default, the watch lists them in pages: for each page, the
-/// API server visits all objects after the previous page.
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists>): the API server sends one object at a time from its watch
+/// cache, so neither side holds a page of decoded objects. If streaming fails ([`StreamedList`]), the watch lists the objects in pages: for each
+/// page, the API server visits all objects after the previous page.
 fn streamed_or_paged<K>(
     api: Api<K>,
     wanted: &watcher::Config,
 ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K>
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let streamed = watcher(api.clone(), wanted.clone().streaming_lists());
     let paged = watcher(api, wanted.clone().page_size(PAGE_SIZE));
+    let mut list = StreamedList::default();
     streamed
-        .take_while(|event| future::ready(!refuses_streaming(event)))
+        .take_while(move |event| {
+            let failure = list.failure(event);
+            if let Some(cause) = &failure {
+                let kind = K::kind(&());
+                info!(%kind, cause, "the API server does not stream lists; listing in pages");
+            }
+            future::ready(failure.is_none())
+        })
         .chain(paged)
 }
 
-/// Whether `event` is the response of an API server without streaming lists: status 422, because a parameter is invalid.
-fn refuses_streaming<K>(event: &Events<K>) -> bool {
-    matches!(
-        event,
-        Err(watcher::Error::WatchStartFailed(error)) if has_status(error, StatusKind::Invalid)
-    )
+/// Progress of the lists of a watch that streams them.
+#[derive(Default)]
+struct StreamedList {
+    /// Whether a list has started and is not complete.
+    is_open: bool,
+    /// Number of consecutive lists that ended before they were complete.
+    interrupted: u32,
+}
+
+impl StreamedList {
+    /// Returns the cause if the watch must list in pages instead:
+    ///
+    /// - The API server does not support the parameter, as Kubernetes 1.33 by default: status 422.
+    /// - An event of type `ERROR` during a list, unless the list expired. The API server needs etcd 3.4.31, 3.5.13 or later.
+    /// - The API server ended two consecutive lists before they were complete. It does so without an error if so many objects change
+    ///   during the list that its buffer for the watch is full.
+    fn failure<K>(&mut self, event: &Events<watcher::Event<K>>) -> Option<String> {
+        match event {
+            Ok(watcher::Event::Init) => {
+                self.interrupted += u32::from(self.is_open);
+                self.is_open = true;
+                (self.interrupted > 1).then(|| "the list was interrupted twice".to_owned())
+            }
+            Ok(watcher::Event::InitDone) => {
+                *self = Self::default();
+                None
+            }
+            Err(watcher::Error::WatchError(status)) if self.is_open && status.code != EXPIRED => {
+                Some(status.message.clone())
+            }
+            Err(watcher::Error::WatchStartFailed(error))
+                if has_status(error, StatusKind::Invalid) =>
+            {
+                Some(error.to_string())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Watch of one namespace, or of all namespaces if `namespace` is `None`.
@@ -443,6 +486,8 @@ fn affected(
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -480,5 +525,49 @@ mod tests {
             other => panic!("{other:?}"),
         });
         assert_eq!(left_out.collect::<Vec<_>>(), ["web-run", "web-outputs"]);
+    }
+
+    fn status(code: u16, reason: &str) -> Box<Status> {
+        let status = json!({"status": "Failure", "code": code, "message": "m", "reason": reason});
+        serde_json::from_value(status).unwrap()
+    }
+
+    fn error(code: u16) -> Events<watcher::Event<()>> {
+        Err(watcher::Error::WatchError(status(code, "")))
+    }
+
+    fn refused(code: u16, reason: &str) -> Events<watcher::Event<()>> {
+        let error = kube::Error::Api(status(code, reason));
+        Err(watcher::Error::WatchStartFailed(error))
+    }
+
+    #[rstest]
+    #[case::unknown_parameter(vec![refused(422, "Invalid")], true)]
+    #[case::unavailable(vec![refused(503, "ServiceUnavailable")], false)]
+    #[case::old_etcd(vec![Ok(watcher::Event::Init), error(500)], true)]
+    #[case::expired(vec![Ok(watcher::Event::Init), error(410)], false)]
+    #[case::error_after_the_list(
+        vec![Ok(watcher::Event::Init), Ok(watcher::Event::InitDone), error(500)],
+        false
+    )]
+    #[case::interrupted_once(vec![Ok(watcher::Event::Init), Ok(watcher::Event::Init)], false)]
+    #[case::interrupted_twice(
+        vec![Ok(watcher::Event::Init), Ok(watcher::Event::Init), Ok(watcher::Event::Init)],
+        true
+    )]
+    #[case::interrupted_and_complete(
+        vec![
+            Ok(watcher::Event::Init), Ok(watcher::Event::Init), Ok(watcher::Event::InitDone),
+            Ok(watcher::Event::Init), Ok(watcher::Event::Init),
+        ],
+        false
+    )]
+    fn lists_in_pages_after_a_failed_stream(
+        #[case] events: Vec<Events<watcher::Event<()>>>,
+        #[case] fails: bool,
+    ) {
+        let mut list = StreamedList::default();
+        let failed = events.iter().any(|event| list.failure(event).is_some());
+        assert_eq!(failed, fails);
     }
 }
