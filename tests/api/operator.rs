@@ -455,6 +455,28 @@ async fn deeply_nested_resource_stops_no_other_resource() {
     .await;
 }
 
+/// The list must be as recent as a list in pages, so it names no resource version.
+#[tokio::test]
+async fn existing_resources_are_streamed_as_of_now() {
+    let operator = Operator::shared().await;
+    let is_of_resources = |call: &Value| {
+        let uri = call["requestURI"].as_str().unwrap_or_default();
+        uri.starts_with("/apis/alustan.io/v1alpha1/terraforms?")
+    };
+    let uris = until("a list", async || {
+        let calls = operator.calls().filter(is_of_resources);
+        let uris: Vec<_> = calls.map(|call| call["requestURI"].to_string()).collect();
+        let is_listed = uris.iter().any(|uri| uri.contains("sendInitialEvents"));
+        is_listed
+            .then_some(uris.clone())
+            .ok_or_else(|| format!("{uris:?}"))
+    })
+    .await;
+    let streamed = uris.iter().find(|uri| uri.contains("sendInitialEvents"));
+    assert!(!streamed.unwrap().contains("resourceVersion=0"), "{uris:?}");
+    assert!(uris.iter().all(|uri| !uri.contains("limit=")), "{uris:?}");
+}
+
 #[tokio::test]
 async fn resources_are_listed_in_pages_without_streaming_lists() {
     const MANY: usize = 60;

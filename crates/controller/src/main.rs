@@ -9,6 +9,7 @@ mod cli_config;
 mod clock;
 #[cfg(test)]
 mod complexity;
+mod consistent_list;
 mod context;
 mod context_builder;
 mod error;

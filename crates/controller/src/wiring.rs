@@ -11,12 +11,13 @@ use futures::stream::{self, Stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::PartialObjectMeta;
-use kube::client::ClientBuilder;
+use kube::client::{Body, ClientBuilder};
 use kube::runtime::{Controller, controller};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, watch};
+use tower::util::MapRequestLayer;
 use tracing::{debug, info};
 
 use crate::args::Config;
@@ -25,6 +26,7 @@ use crate::background_tasks::{
     set_ready_when_listed, sweep_git_cache,
 };
 use crate::clock::Clock;
+use crate::consistent_list;
 use crate::context::Context;
 use crate::context_builder::{ContextParts, context};
 use crate::health::Health;
@@ -196,7 +198,11 @@ struct ControllerInputs {
 /// Builds a client that counts its calls and writes only while this replica leads.
 async fn fenced_client(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
     let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
-    let builder = builder.with_layer(&CallCounter::new(metrics.clone()));
+    let builder = builder
+        .with_layer(&CallCounter::new(metrics.clone()))
+        .with_layer(&MapRequestLayer::new(
+            consistent_list::without_version::<Body>,
+        ));
     Ok(builder.with_layer(&Fence::new(leader.clone())).build())
 }
 
