@@ -224,6 +224,7 @@ impl<'a> StepExecutor<'a> {
         {
             Ok(created) => {
                 self.version.clone_from(&created.metadata.resource_version);
+                self.ctx.memory.add_created_record(created.uid());
                 self.ctx.mirrors.secrets.record_write(created);
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 use crate::resource::Ref;
 use crate::wait_index::WaitIndex;
 
+/// Number of created run records whose uids are kept.
+const MAX_CREATED_RECORDS: usize = 1_000;
+
 /// State that one process keeps per resource between two reconciles.
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -22,6 +25,8 @@ pub(crate) struct Memory {
     builds: Mutex<WaitIndex<Ref, String>>,
     /// Time of the first call of [`Memory::first_reconcile`].
     first_reconcile: OnceLock<Instant>,
+    /// Uids of the last run records that this process created, oldest first, at most [`MAX_CREATED_RECORDS`].
+    created_records: Mutex<VecDeque<String>>,
     /// Namespaces on which this process has set label `alustan.io/holds-state`, by name: uid of the namespace, and time of the write.
     labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
@@ -74,6 +79,20 @@ impl Memory {
                 };
             }
         });
+    }
+
+    /// Stores the uid of a run record that this process created.
+    pub(crate) fn add_created_record(&self, uid: Option<String>) {
+        let mut created = self.created_records.lock();
+        created.extend(uid);
+        let excess = created.len().saturating_sub(MAX_CREATED_RECORDS);
+        created.drain(..excess);
+    }
+
+    /// Whether the Secret with `uid` is one of the last [`MAX_CREATED_RECORDS`] run records that this process created.
+    pub(crate) fn created_record(&self, uid: &str) -> bool {
+        let created = self.created_records.lock();
+        created.iter().any(|created| created == uid)
     }
 
     /// Returns the time of the first reconcile by this process. The first call sets it.

@@ -16,7 +16,8 @@ use crate::resource::{Ref, has_component};
 
 /// Deletes the run record of `resource` if the resource no longer exists and never had a run. The API server may accept the finalizer while it
 /// deletes a resource, and delete the resource nevertheless. No reconcile then cleans up, and the operator has already created the run record.
-/// Keeps run records with runs: they may be needed for a restore.
+/// Keeps run records with runs, and those that this process did not create, for example of a backup: a restore creates them before the
+/// resource.
 pub(crate) async fn delete_unused_record(ctx: &Context, resource: &Ref) {
     if !ctx.leader.leads() || ctx.resources.contains(resource) {
         return;
@@ -39,7 +40,11 @@ async fn try_delete(ctx: &Context, resource: &Ref) -> Result<bool, Error> {
     let namespace = resource.namespace.as_deref().unwrap_or_default();
     let name = names::record(&resource.name);
     let is_record = |secret: &Secret| {
-        has_component(secret, Component::Record) && !secret.labels().contains_key(labels::ORPHANED)
+        has_component(secret, Component::Record)
+            && !secret.labels().contains_key(labels::ORPHANED)
+            && secret
+                .uid()
+                .is_some_and(|uid| ctx.memory.created_record(&uid))
     };
     let known = ctx.mirrors.known_secret(namespace, &name);
     if !known.is_some_and(|secret| is_record(&secret)) {
@@ -87,7 +92,8 @@ mod tests {
         })
     }
 
-    /// Returns the body of the deletion of the run record `record`, if the operator deletes it. A record with an annotation is not signed.
+    /// Returns the body of the deletion of the run record `record`, if the operator deletes it. A record with an annotation is not signed. The
+    /// process has created the Secret with uid `s`.
     async fn deletion(record: Value, resource_exists: bool) -> Option<Value> {
         let (client, requests) = fake_api::serve(move |request| match &*request.method {
             "GET" if !resource_exists => fake_api::not_found(),
@@ -102,6 +108,7 @@ mod tests {
         if let Some(data) = record.data.as_mut().filter(|_| is_signed) {
             ctx.signer.sign("u", data);
         }
+        ctx.memory.add_created_record(Some("s".to_owned()));
         ctx.mirrors.secrets.record_write(record);
         delete_unused_record(&ctx, &Ref::new("web").within("team")).await;
         let requests = requests.lock();
@@ -130,6 +137,9 @@ mod tests {
         let mut unsigned = run_record(0);
         unsigned["metadata"]["annotations"] = json!({"unsigned": "true"});
         assert_eq!(deletion(unsigned, false).await, None, "it is not signed");
+        let mut restored = run_record(0);
+        restored["metadata"]["uid"] = json!("other");
+        assert_eq!(deletion(restored, false).await, None, "it was restored");
         let mut unreadable = run_record(0);
         unreadable["data"] = json!({});
         assert_eq!(deletion(unreadable, false).await, None, "no content");
