@@ -1,5 +1,5 @@
 //! Lists references of git repositories over HTTP without a git process, in version 2 of the git protocol:
-//! <https://git-scm.com/docs/gitprotocol-http>. Every other answer of a server is left to git, which reports failures.
+//! <https://git-scm.com/docs/gitprotocol-http>. For any other response, falls back to `git ls-remote`, which reports failures.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -69,10 +69,11 @@ impl SmartHttp {
         };
         match self.list(git, url, &query, credentials).await {
             Ok(listing) => Ok(listing),
-            Err(reason) => {
-                debug!(repository = %url, reason, "failed to list references over HTTP, using git");
+            Err(error) => {
+                debug!(repository = %url, %error, "failed to list references over HTTP, using git");
                 let listing = git.references(url, references, credentials).await;
-                if listing.is_ok() {
+                // A server that refuses a login counts it. It gets no second one in the next intervals.
+                if listing.is_ok() || matches!(error, NoListing::Response(_)) {
                     self.use_git(identity);
                 }
                 listing
@@ -93,19 +94,20 @@ impl SmartHttp {
         git_only.insert(identity.to_owned(), now + GIT_ONLY);
     }
 
-    /// Sends the requests. Returns the reason if the answer is not a listing. The reason contains no credentials.
+    /// Sends the requests.
     async fn list(
         &self,
         git: &GitCache,
         url: &RepositoryUrl,
         query: &LsRefs,
         credentials: &Credentials,
-    ) -> Result<Listing, String> {
+    ) -> Result<Listing, NoListing> {
         let _permit = git.remote_permit().await;
-        let client = self.client(git, credentials.ca_bundle.as_deref())?;
+        let client = self.client(git, credentials.ca_bundle.as_deref());
+        let client = client.map_err(NoListing::Request)?;
         timeout(TIMEOUT, request(&client, url, query, credentials))
             .await
-            .map_err(|_| format!("timed out after {} s", TIMEOUT.as_secs()))?
+            .map_err(|_| NoListing::Request(format!("timed out after {} s", TIMEOUT.as_secs())))?
     }
 
     /// Returns the client for repositories with this CA bundle.
@@ -129,6 +131,17 @@ impl SmartHttp {
         clients.insert(key, (client.clone(), Instant::now()));
         Ok(client)
     }
+}
+
+/// Why there is no listing. Contains no credentials.
+#[derive(Debug, thiserror::Error)]
+enum NoListing {
+    /// The request was not sent, or not answered completely.
+    #[error("{0}")]
+    Request(String),
+    /// The response is not a listing.
+    #[error("{0}")]
+    Response(String),
 }
 
 /// Returns a client that trusts the certificates in `pem`, and uses no proxy.
@@ -179,22 +192,25 @@ async fn request(
     url: &RepositoryUrl,
     query: &LsRefs,
     credentials: &Credentials,
-) -> Result<Listing, String> {
+) -> Result<Listing, NoListing> {
     let text = format!("{}{INFO_REFS}", url.remote());
-    let info_refs = Url::parse(&text).map_err(|error| with_causes(&error))?;
+    let info_refs = Url::parse(&text).map_err(|error| NoListing::Request(with_causes(&error)))?;
     if info_refs.as_str() != text {
-        return Err("the URL is not in the normal form of the HTTP client".to_owned());
+        let reason = "the URL is not in the normal form of the HTTP client";
+        return Err(NoListing::Request(reason.to_owned()));
     }
+    let unusable = |reason: &str| NoListing::Response(reason.to_owned());
     let request = client.get(info_refs).header(PRAGMA, "no-cache");
     let response = send(request, url, credentials).await?;
     let repository = response.url().as_str().strip_suffix(INFO_REFS);
-    let repository = repository.ok_or("the redirect does not lead to an advertisement")?;
+    let repository =
+        repository.ok_or_else(|| unusable("the redirect does not lead to an advertisement"))?;
     let upload_pack = format!("{repository}/git-upload-pack");
     let kind = "application/x-git-upload-pack-advertisement";
     let advertisement = body(response, kind, LsRefs::ADVERTISEMENT_BYTES).await?;
-    let body_to_send = query
-        .request(&advertisement)
-        .ok_or("the server does not offer version 2 of the protocol with SHA-1")?;
+    let body_to_send = query.request(&advertisement).ok_or_else(|| {
+        unusable("the server does not offer version 2 of the protocol with SHA-1")
+    })?;
     let kind = "application/x-git-upload-pack-result";
     let request = client
         .post(upload_pack)
@@ -204,7 +220,7 @@ async fn request(
     let response = send(request, url, credentials).await?;
     let response = body(response, kind, LsRefs::RESPONSE_BYTES).await?;
     let listing = query.listing(&response);
-    listing.ok_or_else(|| "the response to ls-refs is not a listing".to_owned())
+    listing.ok_or_else(|| unusable("the response to ls-refs is not a listing"))
 }
 
 /// Sends `request` in version 2 of the protocol. Sends user name and password only over TLS: without TLS, git sends them only if the server
@@ -213,7 +229,7 @@ async fn send(
     request: RequestBuilder,
     url: &RepositoryUrl,
     credentials: &Credentials,
-) -> Result<Response, String> {
+) -> Result<Response, NoListing> {
     let mut request = request.header("git-protocol", "version=2");
     let https = credentials.https.as_ref();
     if let Some(https) = https.filter(|_| url.scheme() == Scheme::Https) {
@@ -222,27 +238,30 @@ async fn send(
             .iter()
             .any(|text| text.contains(char::is_control))
         {
-            return Err("user name or password contains a control character".to_owned());
+            let reason = "user name or password contains a control character";
+            return Err(NoListing::Request(reason.to_owned()));
         }
         request = request.basic_auth(username, Some(password));
     }
     let response = request.send().await;
-    response.map_err(|error| with_causes(&error.without_url()))
+    response.map_err(|error| NoListing::Request(with_causes(&error.without_url())))
 }
 
 /// Returns the body of a successful `response` of type `kind` with at most `most` bytes.
-async fn body(mut response: Response, kind: &str, most: usize) -> Result<Vec<u8>, String> {
+async fn body(mut response: Response, kind: &str, most: usize) -> Result<Vec<u8>, NoListing> {
     let (status, content_type) = (response.status(), response.headers().get(CONTENT_TYPE));
     if status != StatusCode::OK {
-        return Err(format!("the server responded with status {status}"));
+        let reason = format!("the server responded with status {status}");
+        return Err(NoListing::Response(reason));
     }
     if content_type.is_none_or(|value| value != kind) {
-        return Err(format!("the Content-Type is not {kind}"));
+        let reason = format!("the Content-Type is not {kind}");
+        return Err(NoListing::Response(reason));
     }
     response_body::read(&mut response, most)
         .await
-        .map_err(|error| with_causes(&error.without_url()))?
-        .ok_or_else(|| format!("the response has more than {most} bytes"))
+        .map_err(|error| NoListing::Request(with_causes(&error.without_url())))?
+        .ok_or_else(|| NoListing::Response(format!("the response has more than {most} bytes")))
 }
 
 #[cfg(test)]

@@ -205,7 +205,7 @@ fn main_branch() -> BTreeSet<Reference> {
 }
 
 /// Lists branch `main` without git.
-async fn list(server: &Server, credentials: &Credentials) -> Result<Listing, String> {
+async fn list(server: &Server, credentials: &Credentials) -> Result<Listing, NoListing> {
     let (git, _root) = without_git();
     let url = server.url();
     let query = git.ls_refs(&url, &main_branch()).unwrap();
@@ -255,21 +255,21 @@ async fn certificate_of_an_unknown_ca_is_refused() {
             ca_bundle,
             ..server.credentials()
         };
-        let reason = list(&server, &credentials).await.unwrap_err();
+        let reason = list(&server, &credentials).await.unwrap_err().to_string();
         assert!(reason.contains("certificate"), "{reason}");
     }
     assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
-async fn control_character_in_a_password_is_left_to_git() {
+async fn control_character_in_a_password_falls_back_to_git() {
     let server = Server::tls(version_2).await;
     let mut credentials = server.credentials();
     credentials.https = Some(HttpsCredentials {
         username: SecretString::new("me"),
         password: SecretString::new("hunter2\n"),
     });
-    let reason = list(&server, &credentials).await.unwrap_err();
+    let reason = list(&server, &credentials).await.unwrap_err().to_string();
     assert!(reason.contains("control character"), "{reason}");
     assert!(server.requests().is_empty());
 }
@@ -290,17 +290,20 @@ async fn redirect_on_the_same_host_is_followed() {
 }
 
 #[tokio::test]
-async fn redirect_to_another_host_is_left_to_git() {
+async fn redirect_to_another_host_falls_back_to_git() {
     let other = Server::plain(version_2).await;
     let to = format!("{}/info/refs?service=git-upload-pack", other.url());
     let server = Server::tls(move |_| answer(302, &[("location", &to)], "")).await;
-    let reason = list(&server, &server.credentials()).await.unwrap_err();
+    let reason = list(&server, &server.credentials())
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(reason.contains("302"), "{reason}");
     assert!(other.requests().is_empty());
 }
 
 #[tokio::test]
-async fn other_answers_are_left_to_git() {
+async fn other_responses_fall_back_to_git() {
     let redirect = |location: &'static str| {
         move |request: &str| match request {
             GET => answer(301, &[("location", location)], ""),
@@ -360,19 +363,26 @@ async fn other_answers_are_left_to_git() {
     ];
     for (expected, respond) in cases {
         let server = Server::plain(respond).await;
-        let reason = list(&server, &Credentials::default()).await.unwrap_err();
+        let reason = list(&server, &Credentials::default())
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(reason.contains(expected), "{expected}: {reason}");
     }
 }
 
 #[tokio::test]
-async fn url_that_the_client_would_change_is_left_to_git() {
+async fn url_that_the_client_would_change_falls_back_to_git() {
     let (git, _root) = without_git();
     let url = RepositoryUrl::parse("http://127.0.0.1:80/team/infra").unwrap();
     let query = git.ls_refs(&url, &main_branch()).unwrap();
     let none = Credentials::default();
     let http = SmartHttp::default();
-    let reason = http.list(&git, &url, &query, &none).await.unwrap_err();
+    let reason = http
+        .list(&git, &url, &query, &none)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(reason.contains("normal form"), "{reason}");
 }
 
@@ -406,18 +416,33 @@ async fn version_0_server_is_queried_by_git_for_ten_minutes() {
     assert_eq!(server.requests().len(), 5);
 }
 
+/// A server that refuses a login counts it. In the next ten minutes, only git sends one.
 #[tokio::test]
-async fn failure_of_git_is_returned_and_not_remembered() {
+async fn refusal_by_the_server_is_returned_and_remembered() {
     let server = Server::plain(|_| answer(503, &[], "")).await;
     let root = tempfile::tempdir().unwrap();
     let git = GitCache::new(root.path()).unwrap();
     let (http, url, none) = (SmartHttp::default(), server.url(), Credentials::default());
+    for requests in [[GET, GET].as_slice(), &[GET, GET, GET]] {
+        let listing = http
+            .references(&git, &url, "r", &main_branch(), &none)
+            .await;
+        let error = listing.unwrap_err();
+        assert_eq!(error.reason().as_str(), "RepositoryUnreachable", "{error}");
+        assert_eq!(server.requests(), requests);
+    }
+}
+
+#[tokio::test]
+async fn unreachable_server_is_not_remembered() {
+    let root = tempfile::tempdir().unwrap();
+    let git = GitCache::new(root.path()).unwrap();
+    let url = RepositoryUrl::parse("http://127.0.0.1:1/r").unwrap();
+    let (http, none) = (SmartHttp::default(), Credentials::default());
     let listing = http
         .references(&git, &url, "r", &main_branch(), &none)
         .await;
-    let error = listing.unwrap_err();
-    assert_eq!(error.reason().as_str(), "RepositoryUnreachable", "{error}");
-    assert_eq!(server.requests(), [GET, GET]);
+    assert!(listing.is_err());
     assert!(http.git_only.lock().is_empty());
 }
 
@@ -429,7 +454,11 @@ async fn silent_server_times_out() {
     let url = RepositoryUrl::parse(&url).unwrap();
     let query = git.ls_refs(&url, &main_branch()).unwrap();
     let (http, none) = (SmartHttp::default(), Credentials::default());
-    let reason = http.list(&git, &url, &query, &none).await.unwrap_err();
+    let reason = http
+        .list(&git, &url, &query, &none)
+        .await
+        .unwrap_err()
+        .to_string();
     assert_eq!(reason, "timed out after 10 s");
 }
 
@@ -467,7 +496,7 @@ async fn clients_are_limited_in_number_and_age() {
 }
 
 #[tokio::test]
-async fn invalid_certificates_are_left_to_git() {
+async fn invalid_certificates_fall_back_to_git() {
     let (git, _root) = without_git();
     let http = SmartHttp::default();
     let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";

@@ -68,7 +68,7 @@ fn request_contains_only_offered_capabilities() {
 #[case::no_ls_refs(&["version 2", "ls-refsx", "fetch"])]
 #[case::error(&["ERR repository not found"])]
 #[case::empty(&[])]
-fn other_advertisement_is_left_to_git(#[case] lines: &[&str]) {
+fn other_advertisement_falls_back_to_git(#[case] lines: &[&str]) {
     let advertisement = packets(lines);
     assert!(main_and_v1().request(&advertisement).is_none());
     let with_header = [SERVICE, &advertisement].concat();
@@ -76,7 +76,7 @@ fn other_advertisement_is_left_to_git(#[case] lines: &[&str]) {
 }
 
 #[test]
-fn advertisement_beyond_a_limit_is_left_to_git() {
+fn advertisement_beyond_a_limit_falls_back_to_git() {
     let capabilities = |count: usize| {
         let extra = std::iter::repeat_n("x", count - 2);
         packets(
@@ -153,12 +153,12 @@ fn name_that_is_not_utf8_is_not_listed() {
 #[case::length_is_not_hex(b"00g20000".to_vec())]
 #[case::length_beyond_input(b"ffef".to_vec())]
 #[case::html(b"<!DOCTYPE html><html></html>".to_vec())]
-fn malformed_response_is_left_to_git(#[case] response: Vec<u8>) {
+fn malformed_response_falls_back_to_git(#[case] response: Vec<u8>) {
     assert_eq!(main_and_v1().listing(&response), None);
 }
 
 #[test]
-fn response_beyond_a_limit_is_left_to_git() {
+fn response_beyond_a_limit_falls_back_to_git() {
     let is_read = |response: &[u8]| main_and_v1().listing(response).is_some();
     let count = |count: usize| packets(&vec![format!("{A} refs/heads/main-2").as_str(); count]);
     assert!(is_read(&count(MAX_REFERENCES)));
