@@ -63,12 +63,10 @@ impl Scene {
     pub async fn nothing_left(&self) {
         let columns = "custom-columns=KIND:.kind,NAME:.metadata.name,DELETED:.metadata.deletionTimestamp,\
                        FINALIZERS:.metadata.finalizers";
-        until_ok(async || {
+        until_ok("everything with our labels to go", async || {
             let (succeeded, left) = self.ours(&["--no-headers", "-o", columns]).await;
             let is_empty = succeeded && left.trim().is_empty();
-            is_empty
-                .then_some(())
-                .ok_or_else(|| format!("everything with our labels to go:\n{left}"))
+            is_empty.then_some(()).ok_or(left)
         })
         .await;
     }

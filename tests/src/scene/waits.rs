@@ -209,11 +209,11 @@ pub(crate) async fn until<T, F>(what: &str, query: impl Fn() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
-    until_ok(async || query().await.ok_or_else(|| what.to_owned())).await
+    until_ok(what, async || query().await.ok_or_else(String::new)).await
 }
 
-/// Polls `query` until it succeeds. After the deadline, panics with its last error: what it waits for.
-pub(super) async fn until_ok<T, F>(query: impl Fn() -> F) -> T
+/// Polls `query` until it succeeds. After the deadline, panics with `what` and the last error.
+pub(super) async fn until_ok<T, F>(what: &str, query: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, String>>,
 {
@@ -230,7 +230,7 @@ where
     };
     tokio::time::timeout(DEADLINE, poll)
         .await
-        .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {last_error}"))
+        .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}: {last_error}"))
 }
 
 /// Returns true if `tf` is Ready for its latest generation.
