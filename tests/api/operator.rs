@@ -106,6 +106,15 @@ impl Operator {
         }
     }
 
+    /// Returns the URIs of the operator's requests for `Terraform` resources of all namespaces.
+    fn uris_of_resources(&self) -> Vec<String> {
+        let uris = self
+            .calls()
+            .filter_map(|call| call["requestURI"].as_str().map(str::to_owned));
+        uris.filter(|uri| uri.starts_with("/apis/alustan.io/v1alpha1/terraforms?"))
+            .collect()
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.server.folder().join("operator.log")).unwrap()
     }
@@ -459,13 +468,8 @@ async fn deeply_nested_resource_stops_no_other_resource() {
 #[tokio::test]
 async fn existing_resources_are_streamed_as_of_now() {
     let operator = Operator::shared().await;
-    let is_of_resources = |call: &Value| {
-        let uri = call["requestURI"].as_str().unwrap_or_default();
-        uri.starts_with("/apis/alustan.io/v1alpha1/terraforms?")
-    };
     let uris = until("a list", async || {
-        let calls = operator.calls().filter(is_of_resources);
-        let uris: Vec<_> = calls.map(|call| call["requestURI"].to_string()).collect();
+        let uris = operator.uris_of_resources();
         let is_listed = uris.iter().any(|uri| uri.contains("sendInitialEvents"));
         is_listed
             .then_some(uris.clone())
@@ -501,10 +505,8 @@ async fn resources_are_listed_in_pages_without_streaming_lists() {
             .ok_or_else(|| format!("{reconciled} of {MANY}"))
     })
     .await;
-    let pages = operator.calls().filter(|call| {
-        let uri = call["requestURI"].as_str().unwrap_or_default();
-        uri.starts_with("/apis/alustan.io/v1alpha1/terraforms?") && uri.contains("limit=50")
-    });
+    let uris = operator.uris_of_resources();
+    let pages = uris.iter().filter(|uri| uri.contains("limit=50"));
     assert_eq!(pages.count(), 2);
 }
 
