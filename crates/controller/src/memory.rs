@@ -1,4 +1,4 @@
-//! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls.
+//! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls, and may leave an unused run record.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::OnceLock;
