@@ -107,7 +107,7 @@ pub fn classify(step: RunStep, code: i32, stderr: &str) -> Failure {
     } else {
         format!("{summary}: {details}")
     };
-    if reason == Reason::ModulesUnavailable {
+    if reason == Reason::ModulesUnavailable && class != FailureClass::Transient {
         message = format!(
             "{}; {PRIVATE_MODULES}",
             cut(&message, MAX_TEXT - PRIVATE_MODULES.len() - 2)
@@ -131,6 +131,13 @@ const MEMORY_HINT: &str = "; the process was killed: if the container exceeded i
 fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
     let lower = words.to_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
+    let unless_transient = |class| {
+        if says(TRANSIENT) {
+            FailureClass::Transient
+        } else {
+            class
+        }
+    };
     let refuses_version = || {
         let mut engines = EngineName::VARIANTS.iter();
         engines.any(|engine| lower.contains(engine.version_refusal()))
@@ -152,16 +159,17 @@ fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
     } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
         (FailureClass::Module, Reason::ProviderNotFound)
     } else if says(NO_PROVIDER) {
-        let class = if says(TRANSIENT) {
-            FailureClass::Transient
-        } else {
-            FailureClass::User
-        };
-        (class, Reason::ProvidersUnavailable)
+        (
+            unless_transient(FailureClass::User),
+            Reason::ProvidersUnavailable,
+        )
+    } else if step == RunStep::Init && says(NO_MODULE) {
+        (
+            unless_transient(FailureClass::Module),
+            Reason::ModulesUnavailable,
+        )
     } else if says(TRANSIENT) {
         (FailureClass::Transient, step.reason())
-    } else if step == RunStep::Init && says(NO_MODULE) {
-        (FailureClass::Module, Reason::ModulesUnavailable)
     } else if matches!(step, RunStep::Script(_)) && matches!(code, 126 | 127) {
         (FailureClass::User, step.reason())
     } else {
@@ -183,7 +191,11 @@ const PRIVATE_MODULES: &str = "private modules are fetched with the credentials 
                                for https URLs with the host of the repository";
 
 /// Messages of the engine if a remote module cannot be fetched.
-const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];
+const NO_MODULE: &[&str] = &[
+    "failed to download module",
+    "could not download module",
+    "error accessing remote module registry",
+];
 
 /// Messages of the engine if the bucket of the state does not exist.
 const NO_BACKEND: &[&str] = &[
@@ -386,12 +398,21 @@ pub fn without_escapes(text: &str) -> String {
     plain
 }
 
-/// Returns the output from the first line that starts with `Error:`. Without such a line, returns the last 15 lines.
+/// End of the line that announces the errors of `init` in the configuration. It is cut at this place by the line width of the engine.
+const ANNOUNCEMENT: &str = "encountered problems during initialisation, including problems";
+
+/// Returns the output from the first line that starts with `Error:`, without an announcement of further errors. Without such a line, returns the
+/// last 15 lines.
 fn useful(text: &str) -> String {
-    let errors: Vec<&str> = text
-        .lines()
-        .skip_while(|line| !line.starts_with("Error:"))
-        .collect();
+    let from = |is_first: fn(&&str) -> bool| -> Vec<&str> {
+        text.lines().skip_while(|line| !is_first(line)).collect()
+    };
+    let announced = from(|line| line.starts_with("Error:") && !line.ends_with(ANNOUNCEMENT));
+    let errors = if announced.is_empty() {
+        from(|line| line.starts_with("Error:"))
+    } else {
+        announced
+    };
     if errors.is_empty() {
         let lines: Vec<&str> = text.lines().rev().take(15).collect();
         return lines.into_iter().rev().collect::<Vec<_>>().join("\n");
