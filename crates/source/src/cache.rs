@@ -364,7 +364,7 @@ impl GitCache {
             archive,
             module_path: module.path.to_owned(),
             module_backend: selection.backend,
-            committed_at: snapshot.committed_at,
+            commit: snapshot.commit.clone(),
             files: selection.entries.len(),
             uncompressed: selection.entries.values().map(|entry| entry.size).sum(),
             submodules: selection.submodules,

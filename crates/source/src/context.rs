@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 use tempfile::TempPath;
 
 use crate::{
-    closure::invalid_var_file, error::Error, reference::Revision, repopath, url::RepositoryUrl,
+    closure::invalid_var_file, commit_info::CommitInfo, error::Error, reference::Revision,
+    repopath, url::RepositoryUrl,
 };
 
 /// Returns whether submodules may be fetched from a repository. Allow lists for repositories apply to submodules as well.
@@ -138,8 +139,8 @@ pub struct Context {
     pub module_path: String,
     /// Type of the `backend` block of the root module, or `cloud`.
     pub module_backend: Option<String>,
-    /// Committer date of the commit, in seconds since 1970. Not part of the tar.gz.
-    pub committed_at: i64,
+    /// Header and subject of the commit. Not part of the tar.gz.
+    pub commit: CommitInfo,
     /// Number of files and links.
     pub files: usize,
     /// Size of the files before compression, in bytes.

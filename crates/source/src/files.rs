@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::{
     cache::CacheOptions,
     closure::{Closure, ContextLimits, Selection},
+    commit_info::CommitInfo,
     context::{Context, ContextSpec},
     error::Error,
     git::session::cache_error,
@@ -123,7 +124,7 @@ pub fn pack_files<C: FileContent>(
         archive: Some(file),
         module_path: path,
         module_backend: selection.backend,
-        committed_at: 0,
+        commit: CommitInfo::default(),
         files: selection.entries.len(),
         uncompressed: selection.entries.values().map(|entry| entry.size).sum(),
         submodules: Vec::new(),

@@ -10,6 +10,7 @@ mod archive;
 mod artifact;
 mod cache;
 mod closure;
+mod commit_info;
 mod context;
 #[doc(hidden)]
 pub mod corpus;
@@ -34,6 +35,7 @@ mod written_files;
 
 pub use artifact::{ArtifactFormat, artifact_files};
 pub use cache::{CacheOptions, GitCache, Listing, LsRefs};
+pub use commit_info::CommitInfo;
 pub use context::{Allows, Context, ContextDigest, ContextSpec, Newest};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     closure::{Closure, ContextLimits, FileRequest, Selection},
+    commit_info::CommitInfo,
     context::Allows,
     error::{Error, GitFailure},
     git::{Bounds, session::cache_error},
@@ -69,7 +70,7 @@ pub(super) struct WantedModule<'a> {
 }
 
 impl RepositoryCall<'_> {
-    /// Returns the tree and the committer date of `commit`.
+    /// Returns the tree and the header of `commit`.
     pub(super) async fn snapshot(&self, commit: &CommitId) -> Result<Snapshot, Error> {
         let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()];
         let listing = self
@@ -103,8 +104,7 @@ impl RepositoryCall<'_> {
         let commit = contents.get(commit.as_str());
         Ok(Snapshot {
             tree: Arc::new(tree),
-            // Some commits have an invalid date. `committed_at` is then 0.
-            committed_at: commit.and_then(committed_at).unwrap_or_default(),
+            commit: commit.map(CommitInfo::read).unwrap_or_default(),
             bytes,
         })
     }
@@ -230,19 +230,6 @@ impl RepositoryCall<'_> {
     }
 }
 
-/// Reads the committer date of a commit object, in seconds since 1970. The header of the object, which ends at the first empty line,
-/// contains the line `committer NAME <ADDRESS> SECONDS ZONE`. `None` if the date is missing or invalid. See
-/// <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
-fn committed_at(commit: &[u8]) -> Option<i64> {
-    let seconds = commit
-        .split(|byte| *byte == b'\n')
-        .take_while(|line| !line.is_empty())
-        .find_map(|line| line.strip_prefix(b"committer "))?
-        .rsplit(|byte| *byte == b' ')
-        .nth(1)?;
-    std::str::from_utf8(seconds).ok()?.parse().ok()
-}
-
 /// Parses the output of `git cat-file --batch`: a sequence of `<object> <type> <size>\n<content>\n`. `None` if an object is missing. See
 /// <https://git-scm.com/docs/git-cat-file#_batch_output>.
 fn read_batch(output: Vec<u8>) -> Option<Contents> {
@@ -266,8 +253,6 @@ fn read_batch(output: Vec<u8>) -> Option<Contents> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
     #[test]
@@ -278,19 +263,5 @@ mod tests {
         assert!(read_batch(b"aa missing\n".to_vec()).is_none());
         assert!(read_batch(b"aa blob 9\nx\n".to_vec()).is_none());
         assert!(read_batch(b"aa blob 1\nx".to_vec()).is_none());
-    }
-
-    #[rstest]
-    #[case::usual(
-        "tree a\nauthor A <a@b> 1 +0000\ncommitter B C <b@c> 1700000000 +0100\n\ntext",
-        Some(1_700_000_000)
-    )]
-    #[case::before_1970("committer A <a@b> -5 +0000\n\n", Some(-5))]
-    #[case::in_the_text("tree a\n\ncommitter A <a@b> 1 +0000\n", None)]
-    #[case::without_a_zone("committer A <a@b> 1700000000\n\n", None)]
-    #[case::too_large("committer A <a@b> 99999999999999999999 +0000\n\n", None)]
-    #[case::nothing("", None)]
-    fn committer_date_is_read_from_the_header(#[case] commit: &str, #[case] expected: Option<i64>) {
-        assert_eq!(committed_at(commit.as_bytes()), expected);
     }
 }

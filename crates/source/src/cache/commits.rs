@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::{
+    commit_info::CommitInfo,
     error::Error,
     reference::{CommitId, Revision},
     tree::Tree,
@@ -22,11 +23,10 @@ const COMMITS: usize = 10_000;
 /// Time for which the error of a failed fetch is kept, for callers that waited for the same fetch.
 const FAILURES: Duration = Duration::from_mins(10);
 
-/// Tree and committer date of a commit.
+/// Tree and header of a commit.
 pub(super) struct Snapshot {
     pub(super) tree: Arc<Tree>,
-    /// Committer date of the commit, in seconds since 1970.
-    pub(super) committed_at: i64,
+    pub(super) commit: CommitInfo,
     /// Size of the `git ls-tree` listing, in bytes.
     pub(super) bytes: usize,
 }
@@ -195,7 +195,7 @@ mod tests {
     fn snapshot(bytes: usize) -> Snapshot {
         Snapshot {
             tree: Arc::default(),
-            committed_at: 0,
+            commit: CommitInfo::default(),
             bytes,
         }
     }

@@ -318,6 +318,7 @@ fn resolve(parent: &str, address: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commit_info::CommitInfo;
     use crate::tree::tests::tree;
     use crate::{HttpsCredentials, SecretString};
     use proptest::prelude::*;
@@ -362,7 +363,7 @@ mod tests {
     fn list_of_files_with_those_of_submodules_has_a_bound() {
         let snapshot = |tree, bytes| Snapshot {
             tree: Arc::new(tree),
-            committed_at: 0,
+            commit: CommitInfo::default(),
             bytes,
         };
         let mebibytes = |number: usize| snapshot(Tree::default(), number << 20);
