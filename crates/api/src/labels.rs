@@ -41,6 +41,12 @@ pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";
 /// Annotation of a run Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 
+/// Annotation of a `TerraformRun`: end time of the last run that it records.
+pub const WRITTEN_AT: &str = "alustan.io/written-at";
+
+/// Annotation of a `TerraformRun`: its size in bytes. 0 if its texts were removed because of `--run-history-bytes`.
+pub const BYTES: &str = "alustan.io/bytes";
+
 /// Labels in the configuration of runner images. The operator reads them from the registry, to find the namespace and the context that an image was
 /// built for.
 pub mod image {
@@ -61,6 +67,8 @@ pub enum Component {
     Record,
     /// Run report.
     Report,
+    /// `TerraformRun` of a finished run.
+    History,
     /// Pin.
     Pin,
     /// Text of a plan that waits for approval.
@@ -88,6 +96,7 @@ impl Component {
             Self::Run => "run",
             Self::Record => "record",
             Self::Report => "report",
+            Self::History => "history",
             Self::Pin => "pin",
             Self::Plan => "plan",
             Self::State => "state",

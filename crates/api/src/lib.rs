@@ -8,6 +8,7 @@
 
 mod anything;
 pub mod architecture;
+pub mod change_set;
 pub mod cli_config;
 pub mod conditions;
 pub mod engine;
@@ -31,6 +32,7 @@ mod spec_references;
 pub mod stack;
 pub mod state_lock;
 pub mod status;
+pub mod terraform_run;
 mod wrapper;
 
 pub use anything::Anything;
@@ -46,6 +48,10 @@ pub use references::*;
 pub use spec::*;
 pub use stack::*;
 pub use status::*;
+pub use terraform_run::{
+    Commit, MAX_LOG_HEAD_BYTES, MAX_LOG_TAIL_BYTES, MAX_PLAN_BYTES, MAX_RUN_BYTES, RunApproval,
+    RunLog, TerraformRef, TerraformRun, TerraformRunSpec, TerraformRunStatus, run_name,
+};
 pub use wrapper::{Wrapper, WrapperName};
 
 /// Field manager of server-side apply.

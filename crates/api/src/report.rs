@@ -3,6 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::change_set::ChangeSet;
 use crate::engine::Engine;
 use crate::reason::ReasonText;
 use crate::run_kind::RunKind;
@@ -12,8 +13,8 @@ use crate::state_lock::StateLock;
 /// (limit of the kubelet).
 pub const MAX_TEXT: usize = 2000;
 
-/// Maximum number of changed resources, and of undeclared variables, in a report.
-pub const MAX_CHANGES: usize = 20;
+/// Maximum number of undeclared variables in a report.
+pub const MAX_UNDECLARED: usize = 20;
 
 /// Maximum number of hosts of registries in a report.
 pub const MAX_REGISTRY_HOSTS: usize = 32;
@@ -65,7 +66,7 @@ pub struct RunReport {
     /// Number of managed objects in the state at the end of the run. `None` if the run did not read the state.
     #[serde(default)]
     pub inventory: Option<i64>,
-    /// Names in `spec.variables` that the module does not declare, at most [`MAX_CHANGES`].
+    /// Names in `spec.variables` that the module does not declare, at most [`MAX_UNDECLARED`].
     #[serde(default)]
     pub undeclared: Vec<Undeclared>,
     /// Hosts of the registries of which the module uses modules or providers, at most [`MAX_REGISTRY_HOSTS`]. `None` if they are not known.
@@ -111,7 +112,9 @@ impl std::fmt::Display for Undeclared {
 }
 
 /// Duration of the steps of a run, in milliseconds. `None` for a step that did not run. Durations of repeated steps are added.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StepTimes {
     /// Duration of `init`, if the run executed it, plus the duration of `scripts.init`, in milliseconds.
@@ -153,26 +156,6 @@ impl RunResult {
     }
 }
 
-/// Changes of a plan, normalised: in a fixed order, without reads and no-ops.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ChangeSet {
-    /// Number of objects to create, including replaced objects.
-    pub add: i64,
-    /// Number of objects to update in place.
-    pub change: i64,
-    /// Number of objects to destroy, including replaced objects.
-    pub destroy: i64,
-    /// Changed resources, at most [`MAX_CHANGES`], destroyed and replaced ones first.
-    pub resources: Vec<ResourceChange>,
-    /// HMAC of all changes, with the HMAC key in the run record. Equal change sets have equal digests.
-    pub digest: String,
-    /// HMAC of addresses, actions and names of changed attributes, without values. If a configuration never converges (rule 7), for example
-    /// because of `timestamp()`, its plans have the same HMAC.
-    #[serde(default)]
-    pub shape: String,
-}
-
 /// Plan that waits for approval (rule 6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -184,15 +167,6 @@ pub struct PlanAsks {
     /// Reasons why the plan needs approval, in addition to `approval.mode: Manual`: matching rules, an adopted state, removal of every
     /// managed object.
     pub because: Vec<String>,
-}
-
-/// Changed resource in a change set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct ResourceChange {
-    /// Address of the resource in the module. Example: `module.dns.aws_route53_record.a["www"]`.
-    pub address: String,
-    /// Action: `create`, `update`, `replace`, `delete`, `forget` or `import`.
-    pub action: String,
 }
 
 /// Failure of a run or a build.

@@ -9,6 +9,7 @@
 //! [`RunProgress::phase`] to [`RunPhase::Applying`] before it changes objects. The controller cancels a run with [`RunProgress::cancel`].
 //! If the controller cancels a run while the runner sets [`RunPhase::Applying`], only one of the two writes succeeds.
 
+mod details;
 mod history;
 mod inputs;
 mod inventory;
@@ -18,10 +19,11 @@ mod record;
 
 pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
+pub use details::RunDetails;
 pub use history::{
     Applied, ApprovalGiven, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
-    InputRuns, Notice, Notices, PendingPlan, PinnedImage, Planned, PublishedOutputs, Restored,
-    SharedCache, StatusOutputs, UnsavedState, WaitingSince,
+    InputRuns, Notice, Notices, PendingPlan, PinnedImage, Planned, PublishedOutputs, RecordedRun,
+    Restored, SharedCache, StatusOutputs, UnsavedState, WaitingSince,
 };
 pub use inputs::{
     ApprovalInputs, ApprovedPlan, BackendInputs, Bootstrap, EngineArguments, ManagedState,
@@ -65,6 +67,8 @@ pub mod key {
     pub const REPORT: &str = "report";
     /// In the run report: [`super::Outputs`] as JSON. Removed when the outputs are published.
     pub const OUTPUTS: &str = "outputs";
+    /// In the run report: [`super::RunDetails`] as JSON. Removed when the [`TerraformRun`](crate::TerraformRun) is written.
+    pub const DETAILS: &str = "details";
     /// In the run report: [`super::Inventory`] as JSON, gzipped. The controller does not read it. Kept until a run reads the state again.
     pub const INVENTORY: &str = "inventory";
     /// In the run report: unsaved state, compressed and encrypted with [`KEY`]. A later run removes the unsaved state when it has saved it.

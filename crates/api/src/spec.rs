@@ -8,6 +8,7 @@ mod drift;
 mod duration;
 mod engine;
 mod git;
+mod history;
 mod limits;
 mod mode;
 mod pod;
@@ -35,6 +36,7 @@ pub use backend::{BackendProvider, BackendSpec};
 pub use drift::{DriftDetection, DriftMode};
 pub use engine::EngineSpec;
 pub use git::{GitHubApp, GitRepo};
+pub use history::{RecordedValues, RunHistory};
 pub use limits::{Retry, Timeouts};
 pub use mode::Mode;
 pub use pod::{PodOptions, PodResources, PodVolume, PodVolumeMount};
@@ -210,6 +212,10 @@ pub struct TerraformSpec {
     /// Retry policy for failures of runs and builds.
     #[serde(default)]
     pub retry: Retry,
+
+    /// Records of finished runs.
+    #[serde(default)]
+    pub history: RunHistory,
 
     /// Time limits of a run.
     #[serde(default)]

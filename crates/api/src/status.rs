@@ -191,7 +191,7 @@ pub struct DriftStatus {
     pub destroy: i64,
     /// Changed resources, at most 20, destroyed and replaced ones first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub resources: Vec<crate::report::ResourceChange>,
+    pub resources: Vec<crate::change_set::ChangedResource>,
 }
 
 /// State lock that another process holds.

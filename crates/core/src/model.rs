@@ -16,6 +16,7 @@ pub(crate) mod pod_wait;
 pub mod progress;
 pub mod pull_secret;
 pub mod restored_record;
+pub(crate) mod run_details;
 pub mod run_inputs;
 pub mod state_conflict;
 pub mod state_slots;

@@ -13,6 +13,7 @@ pub mod log_tail;
 pub mod module;
 pub mod paths;
 pub mod plan;
+mod plan_text;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -1,5 +1,5 @@
-//! Tail of the output of a run. Logs are deleted with their pods, so the run report keeps the tails of the last failed runs, for the
-//! command `kubectl alustan logs`.
+//! Beginning and tail of the output of a run. Logs are deleted with their pods, so the `TerraformRun` contains an excerpt of the log, and the
+//! run report keeps the tails of the last failed runs, for the command `kubectl alustan logs`.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -7,11 +7,13 @@ use std::io::Write;
 use std::sync::Arc;
 
 use alustan_api::run::key;
+use alustan_api::{MAX_LOG_HEAD_BYTES, MAX_LOG_TAIL_BYTES, RunLog};
 use alustan_state::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::failure::without_escapes;
+use crate::plan_text::PlanText;
 use crate::record::RESERVE;
 
 /// Maximum size of a tail, in bytes before compression.
@@ -19,23 +21,57 @@ pub const MAX_BYTES: usize = 64 * 1024;
 /// Number of failed runs whose tails are kept.
 const RUNS: usize = 3;
 
-/// Tail of the output of a run. Cheap to clone.
+/// Beginning and tail of the output of a run. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LogTail(Arc<Mutex<VecDeque<u8>>>);
+pub struct LogTail(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    /// Size of the output, in bytes.
+    size: usize,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    plan: PlanText,
+}
 
 impl LogTail {
     /// Appends `clean`, output in which secret values are masked.
     pub fn push(&self, clean: &[u8]) {
         let mut kept = self.0.lock();
-        kept.extend(clean.iter().skip(clean.len().saturating_sub(MAX_BYTES)));
-        let much = kept.len().saturating_sub(MAX_BYTES);
-        kept.drain(..much);
+        kept.size = kept.size.saturating_add(clean.len());
+        kept.plan.push(clean);
+        let missing = MAX_LOG_HEAD_BYTES.saturating_sub(kept.head.len());
+        kept.head.extend(clean.iter().take(missing));
+        let tail = &mut kept.tail;
+        tail.extend(clean.iter().skip(clean.len().saturating_sub(MAX_BYTES)));
+        let excess = tail.len().saturating_sub(MAX_BYTES);
+        tail.drain(..excess);
+    }
+
+    /// Returns the beginning and the end of the output, without colours.
+    pub fn excerpt(&self) -> RunLog {
+        let kept = self.0.lock();
+        let rest = kept.size.saturating_sub(kept.head.len());
+        let end = rest.min(MAX_LOG_TAIL_BYTES);
+        let start = kept.tail.len().saturating_sub(end);
+        let tail: Vec<u8> = kept.tail.iter().skip(start).copied().collect();
+        let text = |bytes: &[u8]| without_escapes(&String::from_utf8_lossy(bytes));
+        RunLog {
+            head: text(&kept.head),
+            tail: text(&tail),
+            omitted_bytes: i64::try_from(rest - end).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Returns the text of the last plan in the output, without colours.
+    pub fn plan(&self) -> Option<String> {
+        self.0.lock().plan.excerpt()
     }
 
     /// Returns the tail as gzip, without colours and from the start of a line; `None` without output.
     pub fn packed(&self) -> Option<Vec<u8>> {
         let mut kept = self.0.lock();
-        let mut text = &*kept.make_contiguous();
+        let mut text = &*kept.tail.make_contiguous();
         if text.len() == MAX_BYTES {
             let line = text.iter().position(|byte| *byte == b'\n');
             text = line.and_then(|end| text.get(end + 1..)).unwrap_or(text);
@@ -111,6 +147,25 @@ mod tests {
         let tail = LogTail::default();
         tail.push("\u{1b}[1m\u{1b}[31mError:\u{1b}[0m no\n".as_bytes());
         assert_eq!(unpacked(&tail.packed().unwrap()), b"Error: no\n");
+    }
+
+    #[test]
+    fn excerpt_has_beginning_and_end_of_the_output() {
+        let log = LogTail::default();
+        log.push(b"\x1b[1mfirst\x1b[0m\n");
+        let excerpt = log.excerpt();
+        assert_eq!(
+            (excerpt.head.as_str(), excerpt.tail.as_str()),
+            ("first\n", "")
+        );
+        log.push(&vec![b'a'; MAX_BYTES]);
+        log.push(b"\nlast");
+        let excerpt = log.excerpt();
+        assert!(excerpt.head.starts_with("first\na") && excerpt.tail.ends_with("a\nlast"));
+        assert_eq!(excerpt.tail.len(), MAX_LOG_TAIL_BYTES);
+        let size = 14 + MAX_BYTES + 5;
+        let omitted = size - MAX_LOG_HEAD_BYTES - MAX_LOG_TAIL_BYTES;
+        assert_eq!(excerpt.omitted_bytes, i64::try_from(omitted).unwrap());
     }
 
     fn snapshot(keys: &[(&str, usize)]) -> Snapshot {

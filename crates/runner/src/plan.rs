@@ -4,3 +4,4 @@ pub mod changes;
 pub mod file;
 pub mod id;
 pub mod text;
+mod values;

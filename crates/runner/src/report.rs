@@ -5,7 +5,7 @@ use std::path::Path;
 use alustan_api::Reason;
 use alustan_api::report::{Failure, RunReport, RunResult};
 use alustan_api::run::{
-    Inventory, Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key,
+    Inventory, Lineage, Outputs, OwnBackend, RunDetails, RunPhase, RunProgress, RunRecord, key,
 };
 use alustan_state::retry::Patience;
 use alustan_state::secrets::{Changes, MAX_SECRET_BYTES, Snapshot, to_json};
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::failure::{cut, transient};
 use crate::log_tail::{self, LogTail};
-use crate::record::{RecordError, RecordHandle, Update, parse};
+use crate::record::{RESERVE, RecordError, RecordHandle, Update, parse};
 use crate::state::inventory;
 
 /// Maximum size of a termination message, in bytes. The kubelet truncates longer messages.
@@ -36,6 +36,8 @@ pub struct ReportExtras<'a> {
     pub stateless: bool,
     /// Backend block of the module, if the state is in that backend.
     pub own_backend: Option<&'a OwnBackend>,
+    /// Details of the run.
+    pub details: Option<&'a RunDetails>,
     /// Tail of the output of the run.
     pub tail: Option<&'a LogTail>,
 }
@@ -99,6 +101,9 @@ pub async fn record(
             extras.note(progress, &report);
             let mut changes = changes(&report, extras.outputs);
             make_room(snapshot, &mut changes);
+            if let Some(details) = extras.details {
+                add_details(snapshot, &mut changes, details);
+            }
             if let Some(inventory) = extras.inventory {
                 inventory::keep(snapshot, &mut changes, inventory);
             }
@@ -128,6 +133,14 @@ fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     }
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > MAX_SECRET_BYTES {
         changes.insert(key::LEFTOVER.to_owned(), None);
+    }
+}
+
+/// Adds `details` if the Secret has space for them. Without details, the `TerraformRun` has the content of the run report.
+fn add_details(snapshot: &Snapshot, changes: &mut Changes, details: &RunDetails) {
+    changes.insert(key::DETAILS.to_owned(), Some(to_json(details)));
+    if snapshot.size_with(changes) + RESERVE > MAX_SECRET_BYTES {
+        changes.insert(key::DETAILS.to_owned(), None);
     }
 }
 
@@ -197,7 +210,8 @@ pub fn unrecorded(error: &RecordError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alustan_api::report::{ChangeSet, FailureClass, MAX_TEXT, ResourceChange, StepTimes};
+    use alustan_api::change_set::{ChangeSet, ResourceChange};
+    use alustan_api::report::{FailureClass, MAX_TEXT, StepTimes};
     use alustan_api::run::RunKind;
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
@@ -229,6 +243,7 @@ mod tests {
         let resource = ResourceChange {
             address: "module.x.".repeat(20),
             action: "create".to_owned(),
+            ..ResourceChange::default()
         };
         let report = RunReport {
             number: 7,

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alustan_api::Reason;
+use alustan_api::change_set::ChangeSet;
 use alustan_api::report::{RunReport, RunResult};
+use alustan_api::run::{RunDetails, RunKind};
 use alustan_state::retry::Patience;
 use alustan_state::secrets::Secrets;
 use k8s_openapi::jiff::Timestamp;
@@ -92,7 +94,7 @@ pub async fn run(environment: RunEnvironment) -> ExitCode {
         result,
         trigger: String::new(),
         job: String::new(),
-        changes: findings.changes.take(),
+        changes: findings.changes.as_ref().map(ChangeSet::summary),
         asks: findings.asks.take(),
         lineage: findings.lineage.take(),
         lock: findings.lock.take(),
@@ -165,11 +167,8 @@ async fn carry_out(
     if findings.began && session.was_refused() {
         findings.refused = Some(session.claimed.clone());
     }
-    let redactor = &session.commands.redactor;
-    findings.changes = findings
-        .changes
-        .take()
-        .map(|changes| redactor.changes(changes));
+    let redactor = &session.redactor();
+    findings.redactor = Some(redactor.clone());
     findings.inventory = findings
         .inventory
         .take()
@@ -195,6 +194,16 @@ async fn finish(
         .requested_at()
         .unwrap_or_else(Instant::now);
     let patience = Patience::until(from + environment.commands.grace);
+    let details = has_details(report).then(|| RunDetails {
+        number: report.number,
+        changes: findings.changes.clone(),
+        plan: environment.commands.tail.plan(),
+        log: environment.commands.tail.excerpt(),
+    });
+    let details = match &findings.redactor {
+        Some(redactor) => details.map(|details| redactor.details(details)),
+        None => details,
+    };
     let extras = ReportExtras {
         outputs: findings.outputs.as_ref(),
         inventory: findings.inventory.as_ref(),
@@ -202,6 +211,7 @@ async fn finish(
         refused: findings.refused.as_ref(),
         stateless: findings.stateless,
         own_backend: findings.own_backend.as_ref(),
+        details: details.as_ref(),
         tail: Some(&environment.commands.tail),
     };
     let recorded = match report::record(record, report, extras, patience).await {
@@ -228,6 +238,11 @@ async fn finish(
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Whether the operator writes a `TerraformRun` with details for the run: not for a drift check without changes.
+fn has_details(report: &RunReport) -> bool {
+    (report.kind, report.result) != (RunKind::Drift, RunResult::NoChanges)
 }
 
 fn say_result(report: &RunReport) {

@@ -79,6 +79,19 @@ pub struct History {
     /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
     /// [`Self::drift`], [`Self::planned`] and [`Self::pending`].
     pub reports: Vec<RunReport>,
+    /// Records of finished runs that exist as `TerraformRun`, newest first, at most `spec.history.runs`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<RecordedRun>,
+}
+
+/// A `TerraformRun` of the resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedRun {
+    /// Number in the name of the record.
+    pub number: i64,
+    /// Number of runs for which the record stands.
+    pub count: i64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]

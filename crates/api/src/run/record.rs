@@ -14,6 +14,7 @@ use crate::run::progress::{Claim, Lineage, OwnBackend, RunPhase, RunProgress};
 use crate::run_kind::RunKind;
 use crate::spec::Mode;
 use crate::state_lock::StateLock;
+use crate::terraform_run::Commit;
 
 /// Start of the text of [`Trigger::PlanRequested`]. The value of annotation [`crate::PLAN_AT`] follows.
 pub const PLAN_REQUESTED: &str = "plan requested ";
@@ -160,6 +161,9 @@ pub struct RunSpec {
     pub job: String,
     /// Revision, if known.
     pub revision: Option<String>,
+    /// Subject and author of the revision, if it is a commit that was read for this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<Commit>,
     /// Digest of the context in the image.
     pub context: Option<String>,
     /// Reference of the context in the registry, by digest.

@@ -1,7 +1,8 @@
 //! Validates run reports (rule 12). Module code can use the token of the runner, so a report may contain any bytes.
 
+use alustan_api::change_set::ChangeSet;
 use alustan_api::report::{
-    ChangeSet, Failure, MAX_CHANGES, MAX_REGISTRY_HOSTS, MAX_TEXT, PlanAsks, RunReport, RunResult,
+    Failure, MAX_REGISTRY_HOSTS, MAX_TEXT, MAX_UNDECLARED, PlanAsks, RunReport, RunResult,
     StepTimes, Undeclared,
 };
 use alustan_api::run::{
@@ -43,7 +44,7 @@ const MAX_PREFIX: usize = 57;
 /// Replaces a reported pod name that is not the name of a pod of the run.
 const UNKNOWN_POD: &str = "an unknown pod";
 /// Known plan actions.
-const ACTIONS: [&str; 6] = ["create", "update", "replace", "delete", "forget", "import"];
+pub(super) const ACTIONS: [&str; 6] = ["create", "update", "replace", "delete", "forget", "import"];
 
 /// Whether the runner of `run` writes a report Secret. Before protocol 5, runners wrote to the run record.
 pub fn has_own_report(run: &RunSpec) -> bool {
@@ -227,7 +228,7 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         kind: run.kind,
         trigger: run.trigger.to_string(),
         job: run.job.clone(),
-        changes: reported.changes.map(changes),
+        changes: reported.changes.as_ref().map(changes),
         asks: reported.asks.and_then(asks),
         lineage: reported.lineage.map(|lineage| truncate(&lineage, MAX_NAME)),
         lock: reported.lock.as_ref().map(lock),
@@ -241,7 +242,7 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         undeclared: reported
             .undeclared
             .iter()
-            .take(MAX_CHANGES)
+            .take(MAX_UNDECLARED)
             .map(undeclared)
             .collect(),
         registry_hosts: reported.registry_hosts.map(registry_hosts),
@@ -319,8 +320,8 @@ fn registry_hosts(mut reported: Vec<String>) -> Vec<String> {
     reported
 }
 
-fn changes(mut reported: ChangeSet) -> ChangeSet {
-    reported.resources.truncate(MAX_CHANGES);
+fn changes(reported: &ChangeSet) -> ChangeSet {
+    let mut reported = reported.summary();
     reported
         .resources
         .retain(|resource| ACTIONS.contains(&resource.action.as_str()));

@@ -1,8 +1,9 @@
 //! [`Summary`]: `status.state` of a resource, and reason and message of its condition `Ready`. Also texts that several messages share.
 
+use alustan_api::change_set::ChangeSet;
 use alustan_api::conditions::Convergence;
 use alustan_api::reason::ReasonText;
-use alustan_api::report::{ChangeSet, Failure, FailureClass};
+use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Failures, History};
 use alustan_api::{ABANDON, Reason, State, Terraform};
 use k8s_openapi::jiff::Timestamp;

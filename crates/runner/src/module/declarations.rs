@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use alustan_api::EngineName;
-use alustan_api::report::{MAX_CHANGES, Undeclared};
+use alustan_api::report::{MAX_UNDECLARED, Undeclared};
 use hcl_edit::expr::Expression;
 use hcl_edit::structure::Block;
 use serde_json::Value;
@@ -86,7 +86,7 @@ pub fn undeclared(
             similar: similar(name, declared.keys()),
         })
         .filter(|undeclared| !scripts || undeclared.similar.is_some())
-        .take(MAX_CHANGES)
+        .take(MAX_UNDECLARED)
         .collect()
 }
 

@@ -75,7 +75,8 @@ fn literal_value(expression: &Expression) -> Option<Value> {
     }
 }
 
-fn collect_texts(value: &Value, texts: &mut Vec<String>) {
+/// Adds the texts and numbers in `value` to `texts`. A text that contains HCL or JSON is also added in parts.
+pub(crate) fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     match value {
         Value::String(text) => {
             texts.push(text.clone());

@@ -113,9 +113,21 @@ pub(crate) struct Session {
     /// Whether the last failed command failed because the engine refused to start (see [`is_refused`](crate::failure::is_refused)).
     refused: AtomicBool,
     took: Mutex<StepTimes>,
+    /// Values that plans of the run mark as sensitive.
+    plan_secrets: Mutex<Vec<String>>,
 }
 
 impl Session {
+    /// Adds values that a plan marks as sensitive to the secret values of [`Self::redactor`].
+    pub(crate) fn add_secrets(&self, values: &[String]) {
+        self.plan_secrets.lock().extend_from_slice(values);
+    }
+
+    /// Returns a redactor of all secret values that are known: those of the inputs, and those that plans of the run mark as sensitive.
+    pub(crate) fn redactor(&self) -> Redactor {
+        self.commands.redactor.with(&*self.plan_secrets.lock())
+    }
+
     /// Writes the files of the run to the copy of the module. Starts the HTTP server for a managed state.
     pub(crate) async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
@@ -206,6 +218,7 @@ impl Session {
             lock_seen: Mutex::default(),
             refused: AtomicBool::default(),
             took: Mutex::default(),
+            plan_secrets: Mutex::default(),
         })
     }
 

@@ -1,19 +1,24 @@
 //! Masks known secret values in output, even if a value is split over several writes (rule 15).
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use alustan_api::report::{ChangeSet, Failure, MAX_TEXT, PlanAsks};
-use alustan_api::run::StateLock;
+use alustan_api::RunLog;
+use alustan_api::report::{Failure, MAX_TEXT, PlanAsks};
+use alustan_api::run::{RunDetails, StateLock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::failure::cut;
+use crate::failure::{cut, cut_to_bytes};
 
 /// Text that replaces a secret value.
 pub const MASK: &str = "(redacted)";
 
 /// Minimum length of masked values, in bytes. Shorter values occur in most texts by chance.
 const MIN_BYTES: usize = 4;
+
+/// Number of bytes by which secret values are found. All forms of a masked value have at least this length.
+const PREFIX: usize = MIN_BYTES;
 
 /// Minimum length of a masked line, in bytes. Each line of a secret value is also masked separately.
 const MIN_LINE_BYTES: usize = 6;
@@ -25,7 +30,39 @@ const SHORTEST_IN_BASE64: usize = 8;
 /// Redactor of the secret values of a run. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    by_first_byte: Arc<Vec<Vec<Vec<u8>>>>,
+    needles: Arc<Needles>,
+}
+
+/// Secret values and their forms.
+struct Needles {
+    /// Whether a needle begins with the byte.
+    first_bytes: [bool; 256],
+    /// Needles by their first [`PREFIX`] bytes.
+    by_prefix: HashMap<[u8; PREFIX], Vec<Vec<u8>>>,
+}
+
+impl Default for Needles {
+    fn default() -> Self {
+        Self {
+            first_bytes: [false; 256],
+            by_prefix: HashMap::new(),
+        }
+    }
+}
+
+impl Needles {
+    /// Returns the needles with the first [`PREFIX`] bytes of `rest`. Empty if `rest` is shorter.
+    fn with_prefix_of(&self, rest: &[u8]) -> &[Vec<u8>] {
+        let prefix = rest.first_chunk::<PREFIX>();
+        prefix
+            .and_then(|prefix| self.by_prefix.get(prefix))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    fn may_begin_with(&self, byte: u8) -> bool {
+        let is_first = self.first_bytes.get(usize::from(byte));
+        is_first.copied().unwrap_or_default()
+    }
 }
 
 impl Redactor {
@@ -35,22 +72,33 @@ impl Redactor {
         I: IntoIterator<Item = S>,
         S: AsRef<str>,
     {
-        let mut needles = std::collections::BTreeSet::new();
+        Self::default().with(values)
+    }
+
+    /// Returns a redactor that also masks `values`.
+    #[must_use]
+    pub fn with<I, S>(&self, values: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<str>,
+    {
+        let known = self.needles.by_prefix.values().flatten();
+        let mut needles: BTreeSet<Vec<u8>> = known.cloned().collect();
         for value in values {
-            needles.extend(shapes(value.as_ref()));
+            needles.extend(shapes(value.as_ref()).into_iter().map(String::into_bytes));
         }
-        let mut by_first_byte = vec![Vec::new(); 256];
+        let mut indexed = Needles::default();
         for needle in needles {
-            let bytes = needle.into_bytes();
-            let bucket = bytes
-                .first()
-                .and_then(|first| by_first_byte.get_mut(usize::from(*first)));
-            if let Some(bucket) = bucket {
-                bucket.push(bytes);
+            let Some(prefix) = needle.first_chunk::<PREFIX>().copied() else {
+                continue;
+            };
+            if let Some(is_first) = indexed.first_bytes.get_mut(usize::from(prefix[0])) {
+                *is_first = true;
             }
+            indexed.by_prefix.entry(prefix).or_default().push(needle);
         }
         Self {
-            by_first_byte: Arc::new(by_first_byte),
+            needles: Arc::new(indexed),
         }
     }
 
@@ -62,6 +110,19 @@ impl Redactor {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Masks secret values in the beginning of `text`, and returns at most `max` bytes of the result. Reads at most 64 times `max` bytes of
+    /// `text`.
+    pub fn beginning(&self, text: &str, max: usize) -> String {
+        let mut stream = self.stream();
+        let read = cut_to_bytes(text, max.saturating_mul(64));
+        let mut bytes = stream.push(read.as_bytes());
+        // Otherwise, the bytes in the stream may be the beginning of a secret value.
+        if read.len() == text.len() {
+            bytes.extend(stream.finish());
+        }
+        cut_to_bytes(&String::from_utf8_lossy(&bytes), max).to_owned()
+    }
+
     /// Masks secret values in the message of a failure.
     pub fn failure(&self, failure: Failure) -> Failure {
         Failure {
@@ -70,12 +131,22 @@ impl Redactor {
         }
     }
 
-    /// Masks secret values in a change set: the address of an object may contain a secret value, for example as a key of `for_each`.
-    pub fn changes(&self, mut changes: ChangeSet) -> ChangeSet {
-        for resource in &mut changes.resources {
-            resource.address = self.text(&resource.address);
+    /// Masks secret values in text of the plan and log. The change set is already masked.
+    pub fn details(&self, details: RunDetails) -> RunDetails {
+        let RunLog {
+            head,
+            tail,
+            omitted_bytes,
+        } = details.log;
+        RunDetails {
+            plan: details.plan.map(|plan| self.text(&plan)),
+            log: RunLog {
+                head: self.text(&head),
+                tail: self.text(&tail),
+                omitted_bytes,
+            },
+            ..details
         }
-        changes
     }
 
     /// Masks secret values in the reasons of an approval request: a reason quotes the condition of a rule, which may contain a secret
@@ -107,28 +178,30 @@ impl Redactor {
         }
     }
 
-    fn starting_with(&self, first: u8) -> &[Vec<u8>] {
-        self.by_first_byte
-            .get(usize::from(first))
-            .map_or(&[], Vec::as_slice)
-    }
-
     /// Returns the length of the longest secret value with which `rest` begins, in bytes; 0 without such a value. `first`: first byte of
     /// `rest`.
     fn longest_at(&self, first: u8, rest: &[u8]) -> usize {
-        let whole = self
-            .starting_with(first)
-            .iter()
-            .filter(|needle| rest.starts_with(needle));
+        if !self.needles.may_begin_with(first) {
+            return 0;
+        }
+        let needles = self.needles.with_prefix_of(rest).iter();
+        let whole = needles.filter(|needle| rest.starts_with(needle));
         whole.map(Vec::len).max().unwrap_or(0)
     }
 
     /// Whether `rest` is the beginning of a longer secret value, so that more bytes are needed to recognise the value. `first`: first byte
     /// of `rest`.
     fn may_begin_at(&self, first: u8, rest: &[u8]) -> bool {
-        self.starting_with(first)
-            .iter()
-            .any(|needle| needle.len() > rest.len() && needle.starts_with(rest))
+        if !self.needles.may_begin_with(first) {
+            return false;
+        }
+        if rest.len() < PREFIX {
+            let mut prefixes = self.needles.by_prefix.keys();
+            return prefixes.any(|prefix| prefix.starts_with(rest));
+        }
+        let needles = self.needles.with_prefix_of(rest).iter();
+        let mut longer = needles.filter(|needle| needle.len() > rest.len());
+        longer.any(|needle| needle.starts_with(rest))
     }
 }
 

@@ -269,6 +269,7 @@ impl World {
             trigger: self.trigger.clone(),
             job: format!("web-{kind}-{}", self.number),
             revision: None,
+            commit: None,
             context: self.context.clone(),
             image: "image".into(),
             architecture: Architecture::own(),

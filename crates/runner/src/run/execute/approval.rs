@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Instant;
 
-use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
+use alustan_api::change_set::ChangeSet;
+use alustan_api::report::{Failure, PlanAsks, RunResult};
 use alustan_api::run::ApprovedPlan;
 use alustan_api::{ApprovalRule, Reason, RuleAction};
 use alustan_cel::approval::{Matched, judge, unjudged};
@@ -330,14 +331,13 @@ async fn judged_until(
 
 /// Returns the failure of a plan that `rule` denies.
 fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
-    let total = set.resources.len();
     let mut named: Vec<String> = set
         .resources
         .iter()
         .take(NAMED)
         .map(|resource| format!("{} {}", resource.action, resource.address))
         .collect();
-    if total > named.len() {
+    if set.omitted > 0 || set.resources.len() > named.len() {
         named.push("…".to_owned());
     }
     let resources = named.join(", ");

@@ -1,6 +1,7 @@
 //! Results that a run collects for its report, and causes for which a run ends without a result.
 
-use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
+use alustan_api::change_set::ChangeSet;
+use alustan_api::report::{Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
 use alustan_api::run::{Inventory, Outputs, OwnBackend, RunRecord, StateLock};
 use alustan_api::{Engine, Reason};
 
@@ -47,7 +48,10 @@ impl From<RecordError> for Ended {
 /// Results that a run collects for its report.
 #[derive(Default)]
 pub(crate) struct Findings {
+    /// Change set with details, without secret values.
     pub(crate) changes: Option<ChangeSet>,
+    /// Redactor that also knows the values that the plan marks as sensitive.
+    pub(crate) redactor: Option<Redactor>,
     pub(crate) asks: Option<PlanAsks>,
     /// Lineage of the state, if the state belongs to the resource.
     pub(crate) lineage: Option<String>,

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alustan_api::Reason;
-use alustan_api::report::{ChangeSet, Failure};
+use alustan_api::change_set::ChangeSet;
+use alustan_api::report::Failure;
 
 use super::goal::Goal;
 use super::outcome::Ended;
@@ -127,7 +128,11 @@ impl Session {
     /// Parses the plan with the engine, and returns its summary.
     pub(super) async fn summary(&self) -> Result<PlanSummary, Failure> {
         let shown = self.show("-json").await?;
-        summary(&shown, &self.key).map_err(|error| {
+        let summary = summary(&shown, &self.key, &self.commands.redactor);
+        if let Ok(summary) = &summary {
+            self.add_secrets(&summary.sensitive);
+        }
+        summary.map_err(|error| {
             let place = place_in_json(&error);
             module(
                 Reason::PlanUnreadable,
