@@ -37,6 +37,7 @@ const FIRST: &[&str] = &[
     "create events",
     // The operator publishes the outputs and records the report.
     "patch secrets web-outputs",
+    "patch terraformruns 1",
     "patch secrets web-run",
     "patch secrets web-report",
     // State `Success`.
@@ -70,6 +71,7 @@ const NEXT: &[&str] = &[
     "patch terraforms/status web",
     "create events",
     "patch secrets web-outputs",
+    "patch terraformruns NUMBER",
     "patch secrets web-run",
     "patch secrets web-report",
     "patch terraforms/status web",
@@ -96,6 +98,7 @@ const DELETION: &[&str] = &[
     "patch terraforms/status web",
     "create events",
     // The operator records the report, and removes the last apply from the status.
+    "patch terraformruns NUMBER",
     "patch secrets web-run",
     "patch secrets web-report",
     "patch terraforms/status web",
@@ -283,6 +286,9 @@ fn described(call: &Value) -> String {
     let verb = text(&call["verb"]);
     let kind = text(&object["resource"]);
     let name = text(&object["name"]);
+    // Names of TerraformRuns contain the uid of the resource, and end with the number of the run.
+    let number = name.rsplit('-').next().filter(|_| kind == "terraformruns");
+    let name = number.unwrap_or(&name);
     // Names of Events contain a time. Create requests of some kinds have no name.
     if name.is_empty() || kind == "events" {
         format!("{verb} {kind}{subresource}")

@@ -19,6 +19,7 @@ async fn minimal_resource_gets_all_defaults() {
             },
             "driftDetection": {"mode": "Correct", "interval": hour},
             "retry": {"limit": 5, "minBackoff": "10s", "maxBackoff": "600s"},
+            "history": {"runs": 10, "values": "Full"},
             "timeouts": {"plan": "1800s", "apply": hour, "destroy": hour},
             "approval": {"mode": "Auto", "destroy": "Auto", "emptying": "Ask"},
             "deletionPolicy": "Destroy",

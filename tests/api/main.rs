@@ -29,6 +29,7 @@ mod policies;
 mod restore;
 mod rights;
 mod rules;
+mod run_records;
 mod samples;
 mod server;
 mod signatures;

@@ -130,6 +130,7 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
                 trigger: Trigger::Created,
                 job: names::run_job(&name, kind, 9_999),
                 revision: None,
+                commit: None,
                 context: None,
                 artifact: Some(format!("registry.test/team/web@{DIGEST}")),
                 cache: true,
@@ -168,6 +169,7 @@ fn jobs(tf: &Terraform, settings: &Settings) -> Vec<Job> {
         .collect();
     let source = SourceSeen {
         revision: "4f6a95f0a7bf8445".to_owned(),
+        commit: None,
         context: DIGEST.to_owned(),
         artifact: DIGEST.to_owned(),
         path: "web".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::labels::{self, Component, HOLDS_STATE};
 use alustan_api::run::{History, RunProgress, RunRecord, key};
-use alustan_api::{Terraform, names};
+use alustan_api::{APPLY_AT, PLAN_AT, RECONCILE_AT, Terraform, names};
 use alustan_core::objects::{rbac, secrets};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
@@ -18,7 +18,7 @@ use crate::server::{OPERATOR, until};
 use crate::space::{Space, resource, with, with_spec};
 
 /// Repeats `call` until a policy refuses it. Returns the message of the refusal.
-async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
+pub(crate) async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
     until("a refusal", async || match call().await {
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(status.message),
         Err(other) => panic!("{other}"),
@@ -150,7 +150,7 @@ async fn kubernetes_backend_is_allowed_with_a_warning() {
 }
 
 /// Applies objects with all rights and strict validation.
-fn install(space: &Space, objects: &[Value]) {
+pub(crate) fn install(space: &Space, objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
     std::fs::write(file.path(), list.to_string()).unwrap();
@@ -160,7 +160,7 @@ fn install(space: &Space, objects: &[Value]) {
 }
 
 /// Returns the binding of `user` to a role in the space's namespace.
-fn bind(space: &Space, user: &str, kind: &str, role: &str) -> Value {
+pub(crate) fn bind(space: &Space, user: &str, kind: &str, role: &str) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"name": format!("{user}-{role}"), "namespace": space.namespace},
@@ -176,7 +176,7 @@ async fn right_to_edit_a_resource_does_not_allow_approval() {
     let may_edit = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "editor", "namespace": space.namespace},
-        "rules": [{"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get", "create", "patch"]}],
+        "rules": [{"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get", "create", "patch", "update"]}],
     });
     install(
         &space,
@@ -230,12 +230,94 @@ async fn right_to_edit_a_resource_does_not_allow_approval() {
     .await;
 }
 
+#[tokio::test]
+async fn right_to_patch_without_update_allows_only_actions() {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    install(
+        &space,
+        &[bind(&space, "acting", "ClusterRole", "alustan-operator")],
+    );
+    let client = space.server.client_as("acting").await;
+    let acting: Api<Terraform> = Api::namespaced(client, &space.namespace);
+    let patch = async |change: Value| {
+        let parameters = PatchParams::default();
+        acting
+            .patch("web", &parameters, &Patch::Merge(&change))
+            .await
+    };
+    until("the rights", async || {
+        let suspended = patch(json!({"spec": {"suspend": true}})).await;
+        suspended.map_err(|refused| refused.to_string())
+    })
+    .await;
+    let annotate = |name: &str| json!({"metadata": {"annotations": {name: "now"}}});
+    for name in [RECONCILE_AT, APPLY_AT, PLAN_AT] {
+        patch(annotate(name)).await.unwrap();
+    }
+    for (change, message) in [
+        (
+            json!({"spec": {"variables": {"a": 1}}}),
+            "may change only spec.approval.plan, spec.approval.by and spec.suspend",
+        ),
+        (
+            json!({"spec": {"containerRegistry": {"imageName": "x.test/y"}}}),
+            "grant the verb update",
+        ),
+        (
+            json!({"spec": {"approval": {"plan": "0123"}}}),
+            "require permission to approve",
+        ),
+        (
+            annotate("alustan.io/abandon"),
+            "may change only the annotations alustan.io/reconcile-at",
+        ),
+        (
+            json!({"metadata": {"labels": {"a": "b"}}}),
+            "may change only the annotations",
+        ),
+        (
+            json!({"metadata": {"finalizers": ["a.test/b"]}}),
+            "may change only the annotations",
+        ),
+    ] {
+        let refused = refusal(async || patch(change.clone()).await).await;
+        assert!(refused.contains(message), "{change}: {refused}");
+    }
+
+    // The approver may neither suspend nor reconcile.
+    install(
+        &space,
+        &[bind(&space, "approving", "ClusterRole", "alustan-approver")],
+    );
+    let client = space.server.client_as("approving").await;
+    let approving: Api<Terraform> = Api::namespaced(client, &space.namespace);
+    let parameters = PatchParams::default();
+    let patch = async |change: &Value| {
+        approving
+            .patch("web", &parameters, &Patch::Merge(change))
+            .await
+    };
+    until("the approver's rights", async || {
+        let approved = patch(&json!({"spec": {"approval": {"plan": "0123"}}})).await;
+        approved.map_err(|refused| refused.to_string())
+    })
+    .await;
+    for change in [
+        json!({"spec": {"suspend": false}}),
+        json!({"spec": {"approval": {"mode": "Manual"}}}),
+        json!({"metadata": {"annotations": {RECONCILE_AT: "later"}}}),
+    ] {
+        refusal(async || patch(&change).await).await;
+    }
+}
+
 /// Grants `alice` and `bob` the rights to edit and approve resources in `space`. Returns their clients.
 async fn approvers(space: &Space) -> [Api<Terraform>; 2] {
     let may_edit = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "editor", "namespace": space.namespace},
-        "rules": [{"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get", "create", "patch"]}],
+        "rules": [{"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get", "create", "patch", "update"]}],
     });
     install(space, &[may_edit]);
     let mut approvers = Vec::new();

@@ -14,7 +14,7 @@ use crate::server::{OPERATOR, Server};
 use crate::space::Space;
 
 /// Calls of the operator: group, resource and verbs, each with its purpose.
-const NEEDED: [(&str, &str, &[&str]); 15] = [
+const NEEDED: [(&str, &str, &[&str]); 16] = [
     // Reconciles resources, sets finalizers, and reads the metadata of resources that it cannot parse.
     (
         "alustan.io",
@@ -22,6 +22,12 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         &["get", "list", "watch", "patch"],
     ),
     ("alustan.io", "terraforms/status", &["patch"]),
+    // Writes the records of finished runs, and deletes old ones.
+    (
+        "alustan.io",
+        "terraformruns",
+        &["list", "create", "patch", "delete"],
+    ),
     // Run records, run reports, pins, states, outputs, image pull Secrets and credentials are Secrets.
     (
         "",
@@ -82,11 +88,16 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
 ];
 
 /// Calls that an attacker with the operator's token could use. The role must not allow them.
-const REFUSED: [(&str, &str, &[&str]); 26] = [
+const REFUSED: [(&str, &str, &[&str]); 27] = [
     (
         "alustan.io",
         "terraforms",
         &["create", "update", "delete", "deletecollection"],
+    ),
+    (
+        "alustan.io",
+        "terraformruns",
+        &["update", "deletecollection"],
     ),
     ("", "secrets", &["update", "deletecollection"]),
     ("", "configmaps", &["update", "deletecollection"]),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, terraform_run};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -157,6 +157,7 @@ impl Server {
     /// Installs the CRD of the Rust types and the operator's manifests.
     async fn install(&self) {
         self.install_crd(&Terraform::crd()).await;
+        self.install_crd(&terraform_run::crd()).await;
         let manifests = self
             .kubectl(&["kustomize", "deploy/kustomize/base"])
             .unwrap();

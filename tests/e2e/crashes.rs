@@ -64,7 +64,7 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::SwapRecord => &[
             (Story::Create, 6, "Starting"),
             (Story::Create, 11, "Recorded"),
-            (Story::Change, 5, "Recorded"),
+            (Story::Change, 6, "Recorded"),
             (Story::Ask, 1, "Starting"),
             (Story::Ask, 4, "Recorded"),
             (Story::Approve, 1, "Starting"),
@@ -77,7 +77,7 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::SwapReport => &[
             (Story::Create, 7, "Starting"),
             (Story::Create, 12, "Reported"),
-            (Story::Change, 6, "Reported"),
+            (Story::Change, 7, "Reported"),
             (Story::Ask, 2, "Starting"),
             (Story::Ask, 5, "Reported"),
             (Story::Approve, 2, "Starting"),
@@ -88,10 +88,13 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         ],
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
+        StepKind::RecordRun => &[(Story::Change, 5, "web-")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
+        // `DeleteRun` occurs only with more runs than `spec.history.runs`; the next record repeats an interrupted one.
         // restore.rs covers `TakeOver`. cache.rs covers shared claims. build_namespace.rs covers build Secrets, which exist only for builds in
         // another namespace. An interrupted `PruneImages` leaves no state in the cluster that the next operator must complete.
         StepKind::TakeOver
+        | StepKind::DeleteRun
         | StepKind::CreateBuildSecret
         | StepKind::DeleteBuildSecret
         | StepKind::EmptyCache

@@ -48,6 +48,7 @@ mod registries;
 mod registry;
 mod restore;
 mod run_once;
+mod runs;
 mod samples;
 mod scale;
 mod scripts;

@@ -64,6 +64,13 @@ impl Cluster {
         Client::try_from(config)
     }
 
+    /// Returns a client that impersonates `user`.
+    pub fn client_as(&self, user: &str) -> Client {
+        let mut config = self.config.clone();
+        config.auth_info.impersonate = Some(user.to_owned());
+        Client::try_from(config).expect("a client")
+    }
+
     /// Returns the root of the repository.
     pub fn root() -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -11,6 +11,7 @@ mod namespaces;
 mod objects;
 pub(crate) mod pruning;
 mod restore;
+mod run_history;
 pub(crate) mod step_executor;
 pub(crate) mod unused_record;
 
@@ -159,6 +160,8 @@ impl<'a> StepExecutor<'a> {
                 self.ctx.mirrors.config_maps.forget(&self.namespace(), name);
                 self.delete_outputs::<ConfigMap>(name).await
             }
+            Step::RecordRun(run) => run_history::record(self.ctx, run).await,
+            Step::DeleteRun(name) => run_history::delete(self.ctx, &self.namespace(), name).await,
             Step::DeleteClaim => self.delete_claim().await,
             Step::EmptyCache(job) => self.create_empty_cache_job(job).await,
             Step::ReleaseClaim(claim) => self.delete_finished_users(claim).await,
@@ -355,6 +358,7 @@ impl<'a> StepExecutor<'a> {
         let written = if let Some(version) = &self.report_version {
             let data = json!({
                 key::PROGRESS: encoded(progress), key::REPORT: null, key::OUTPUTS: null,
+                key::DETAILS: null,
             });
             let body = json!({"metadata": {"resourceVersion": version}, "data": data});
             let patch = Patch::Merge(&body);

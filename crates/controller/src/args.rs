@@ -143,6 +143,13 @@ pub(crate) struct Config {
     /// oldest first. The reports of runs, and the logs of the last three failed runs, do not depend on the Jobs.
     #[arg(long, env = "ALUSTAN_KEEP_JOBS", default_value_t = 500)]
     pub(crate) keep_jobs: usize,
+    /// Time for which the records of finished runs (`TerraformRun`) of a deleted resource are kept (`720h`).
+    #[arg(long, env = "ALUSTAN_KEEP_DELETED_RUNS", default_value = "720h", value_parser = timeout)]
+    pub(crate) keep_deleted_runs: SignedDuration,
+    /// Maximum size of the records of finished runs (`TerraformRun`) of all resources, in bytes (512 MiB). Above it, changes, text of the plan,
+    /// and log are removed from the oldest records. The quota of etcd for all objects is 2 GiB by default.
+    #[arg(long, env = "ALUSTAN_RUN_HISTORY_BYTES", default_value_t = 536_870_912)]
+    pub(crate) run_history_bytes: u64,
     /// Maximum time that the pod of a run or build may wait for a node (`20m`, `1h`). After that, its Job is deleted and created
     /// again. Must be longer than the cluster takes to add a node.
     #[arg(

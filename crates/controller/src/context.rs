@@ -29,6 +29,7 @@ use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
 use crate::remote::module_files::Fetchers;
 use crate::resource::Guarded;
+use crate::run_history_limits::RunHistoryLimits;
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
 use crate::verified_objects::VerifiedObjects;
@@ -56,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) app_tokens: Arc<AppTokens>,
     pub(crate) contexts: Arc<ContextStore>,
+    /// Limits of the records of finished runs.
+    pub(crate) run_history: RunHistoryLimits,
     /// Limits how many registry repositories are pruned at the same time.
     pub(crate) prunings: Arc<alustan_source::FairSemaphore>,
     /// Limits how many artifacts of modules are pulled and unpacked at the same time.

@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use alustan_core::job_retention::JobRetention;
+use alustan_core::run_retention::RunRetention;
 use alustan_source::{CacheOptions, FairSemaphore, GitCache};
 use anyhow::{Context as _, Result};
 use kube::Client;
@@ -29,6 +30,7 @@ use crate::remote::answers::Answers;
 use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
 use crate::resource::{Guarded, Ref};
+use crate::run_history_limits::RunHistoryLimits;
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
 use crate::watch::allow_lists::AllowLists;
@@ -178,6 +180,10 @@ pub(crate) fn context(
         evaluator: Evaluator::new(program),
         upstream_activity: UpstreamActivity::new(wake),
         memory: Arc::default(),
+        run_history: RunHistoryLimits::new(RunRetention {
+            keep_deleted: config.keep_deleted_runs,
+            max_bytes: config.run_history_bytes,
+        }),
         job_retention: Mutex::new(JobRetention::new(config.keep_jobs)),
         verified_objects: Arc::default(),
         fail_point: FailPoint::from_environment()?,

@@ -86,6 +86,8 @@ mod under_test {
             Step::CreateBuildSecret(secret) => secret.metadata.name.clone().unwrap_or_default(),
             Step::DeleteBuildSecret(build_secret) => build_secret.name.clone(),
             Step::DeleteOutputs(object) => object.name().to_owned(),
+            Step::RecordRun(run) => run.metadata.name.clone().unwrap_or_default(),
+            Step::DeleteRun(name) => name.clone(),
             Step::AddFinalizer
             | Step::CreateRecord(_)
             | Step::CheckRecord(_)

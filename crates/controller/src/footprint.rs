@@ -340,6 +340,7 @@ fn remember(memory: &Memory, resource: &Guarded) {
         path: String::new(),
         backend: None,
         committed_at: Timestamp::UNIX_EPOCH,
+        commit: None,
     };
     memory.begin(&key, resource.uid());
     memory.set_source(&key, "https://git.alustan.test/stored/ok main", source);

@@ -47,6 +47,8 @@ mod remote;
 mod requeue;
 mod resource;
 mod response_body;
+mod run_history_limits;
+mod run_retention;
 #[cfg(test)]
 mod self_signed;
 mod signing;

@@ -49,6 +49,11 @@ pub(crate) fn name(step: &Step) -> String {
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
             format!("delete the outputs in ConfigMap {name}")
         }
+        Step::RecordRun(run) => {
+            let name = run.metadata.name.as_deref().unwrap_or_default();
+            format!("write TerraformRun {name}")
+        }
+        Step::DeleteRun(name) => format!("delete TerraformRun {name}"),
         Step::DeleteClaim => "delete the PersistentVolumeClaim of the cache volume".to_owned(),
         Step::ReleaseClaim(claim) => {
             format!("delete finished Jobs that use PersistentVolumeClaim {claim}")

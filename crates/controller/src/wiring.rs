@@ -40,6 +40,7 @@ use crate::native_driver::{MAX_CONCURRENT_RECONCILES, reconcile, retry};
 use crate::push_events::poll_after_pushes;
 use crate::queue::Dispatcher;
 use crate::resource::Ref;
+use crate::run_retention::sweep_runs;
 use crate::signing::Signer;
 use crate::watch::keys::{JOB_NAME, ResourceKey};
 use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref};
@@ -313,6 +314,7 @@ async fn run_controller(
     let listed = ctx.mirrors.listed.clone();
     tokio::spawn(set_ready_when_listed(listed, health.clone()));
     tokio::spawn(sweep_git_cache(ctx.git.clone()));
+    tokio::spawn(sweep_runs(ctx.clone(), config.watch_namespaces.clone()));
     tokio::spawn(refresh_queue_positions(ctx.dispatcher.clone()));
     tokio::spawn(poll_after_pushes(ctx.clone(), pushes));
     loop {

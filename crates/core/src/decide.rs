@@ -27,6 +27,7 @@ mod record_writes;
 mod renew_hashes;
 mod restore;
 mod retry;
+mod run_history;
 mod run_result;
 mod source;
 mod start_run;

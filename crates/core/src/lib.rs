@@ -22,6 +22,7 @@ pub mod observed;
 pub mod pod_policy;
 mod quantity;
 pub mod queue;
+pub mod run_retention;
 pub mod settings;
 pub mod signature;
 pub mod status;

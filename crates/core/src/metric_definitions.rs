@@ -548,6 +548,7 @@ mod tests {
                 trigger: Trigger::Interval,
                 job: "web-drift-3".to_owned(),
                 revision: None,
+                commit: None,
                 context: None,
                 artifact: None,
                 cache: false,

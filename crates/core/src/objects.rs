@@ -12,6 +12,7 @@ pub mod prepare;
 pub mod rbac;
 pub mod run_job;
 pub mod secrets;
+pub mod terraform_run;
 
 use alustan_api::{Terraform, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

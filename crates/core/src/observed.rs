@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use alustan_api::NotificationEvent;
 use alustan_api::report::{Failure, RunReport};
 use alustan_api::run::{
-    History, Notices, Outputs, Pin, RunInputs, RunProgress, RunRecord, ScriptTexts,
+    History, Notices, Outputs, Pin, RunDetails, RunInputs, RunProgress, RunRecord, ScriptTexts,
 };
+use alustan_api::{Commit, NotificationEvent};
 use k8s_openapi::jiff::Timestamp;
 
 pub use crate::observed::stack::*;
@@ -288,6 +288,8 @@ pub struct RecordSeen {
     pub report: Option<RunReport>,
     /// Outputs of the current run, in the run report.
     pub outputs: Option<Outputs>,
+    /// Details of the current run, unvalidated; removed when the run is recorded in the history.
+    pub details: Option<RunDetails>,
     /// Whether the report Secret holds an unsaved state.
     pub unsaved: bool,
     /// History of earlier runs.
@@ -363,6 +365,8 @@ pub struct SourceSeen {
     pub backend: Option<String>,
     /// Committer date of the revision; 1970 for a source other than a git repository.
     pub committed_at: Timestamp,
+    /// Subject and author of the revision. `None` for a source other than a git repository.
+    pub commit: Option<Commit>,
 }
 
 /// The build Job of an image.

@@ -1,8 +1,8 @@
 //! Result of `decide`: a [`Decision`] with the [`Step`]s, which are all writes of a reconcile except status and events.
 
-use alustan_api::TerraformStatus;
 use alustan_api::labels::Component;
 use alustan_api::run::{History, RunInputs, RunProgress, RunRecord};
+use alustan_api::{TerraformRun, TerraformStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolumeClaim, Secret, ServiceAccount,
@@ -57,6 +57,10 @@ pub enum Step {
     DeleteBuildSecret(Box<BuildSecretSeen>),
     /// Delete a Secret or ConfigMap with outputs that `spec.outputs` no longer names.
     DeleteOutputs(OutputsObject),
+    /// Write the record of a finished run (server-side apply). A refused write, for example because of a quota, is only logged.
+    RecordRun(Box<TerraformRun>),
+    /// Delete the `TerraformRun` of this name.
+    DeleteRun(String),
     /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or pods do not start with it.
     DeleteClaim,
     /// Create a Job that empties the directory of the resource in a shared cache volume. A Job that the API server refuses, for example
@@ -125,6 +129,8 @@ kinds!(
     CreateBuildSecret,
     DeleteBuildSecret,
     DeleteOutputs,
+    RecordRun,
+    DeleteRun,
     DeleteClaim,
     EmptyCache,
     ReleaseClaim,
@@ -150,6 +156,8 @@ impl Step {
             Self::CreateBuildSecret(_) => StepKind::CreateBuildSecret,
             Self::DeleteBuildSecret(_) => StepKind::DeleteBuildSecret,
             Self::DeleteOutputs(_) => StepKind::DeleteOutputs,
+            Self::RecordRun(_) => StepKind::RecordRun,
+            Self::DeleteRun(_) => StepKind::DeleteRun,
             Self::DeleteClaim => StepKind::DeleteClaim,
             Self::EmptyCache(_) => StepKind::EmptyCache,
             Self::ReleaseClaim(_) => StepKind::ReleaseClaim,

@@ -11,8 +11,9 @@ use serde_json::{Map, Value, json};
 const CHART: &str = "deploy/helm/alustan";
 
 /// Files that the chart shares with kustomize: path in the repository, and file name in the chart.
-const SHARED: [(&str, &str); 8] = [
+const SHARED: [(&str, &str); 9] = [
     ("deploy/crd/terraforms.alustan.io.yaml", "crd.yaml"),
+    ("deploy/crd/terraformruns.alustan.io.yaml", "crd-runs.yaml"),
     ("deploy/kustomize/base/policies.yaml", "policies.yaml"),
     ("deploy/kustomize/base/rbac.yaml", "rbac.yaml"),
     (

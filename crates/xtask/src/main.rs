@@ -11,7 +11,7 @@ mod release;
 
 use std::path::{Path, PathBuf};
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, terraform_run};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use kube::CustomResourceExt;
@@ -88,6 +88,13 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
         (
             "deploy/crd/terraforms.alustan.io.yaml".into(),
             format!("{header}{crd}"),
+        ),
+        (
+            "deploy/crd/terraformruns.alustan.io.yaml".into(),
+            format!(
+                "{header}{}",
+                serde_saphyr::to_string(&terraform_run::crd())?
+            ),
         ),
         (
             "docs/metrics.md".into(),

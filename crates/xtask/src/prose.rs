@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, terraform_run};
 use anyhow::{Context, Result, anyhow, ensure};
 use kube::CustomResourceExt;
 use proc_macro2::{TokenStream, TokenTree};
@@ -67,6 +67,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let pattern = Regex::new(&PATTERNS.lines().collect::<Vec<_>>().join("|"))?;
     let mut texts = Texts::read(root)?;
     texts.add_descriptions(&serde_json::to_value(Terraform::crd())?);
+    texts.add_descriptions(&serde_json::to_value(terraform_run::crd())?);
     let mut excess = String::new();
     for (kind, texts) in &texts.0 {
         let words: usize = texts

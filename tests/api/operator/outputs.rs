@@ -40,6 +40,7 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         trigger: Trigger::Created,
         job: format!("web-apply-{number}"),
         revision: None,
+        commit: None,
         context: None,
         artifact: None,
         cache: false,

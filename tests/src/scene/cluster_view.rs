@@ -9,6 +9,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
+use kube::config::Kubeconfig;
 use serde_json::Value;
 
 use super::waits::until_ok;
@@ -91,7 +92,7 @@ impl Scene {
 
     /// Returns everything that a user without access to Secrets can read, and the data of the run records. Waits until all runs have ended.
     pub async fn all_that_can_be_read(&self) -> String {
-        let kinds = "tf,job,pod,event,configmap,pvc,role,serviceaccount";
+        let kinds = "tf,altrun,job,pod,event,configmap,pvc,role,serviceaccount";
         let mut all = self.kubectl(&["get", kinds, "-o", "yaml"]).await;
         for job in [self.jobs("run").await, self.jobs("build").await].concat() {
             let job = format!("job/{job}");
@@ -145,6 +146,24 @@ impl Scene {
         let mut all = vec!["-n", &self.namespace];
         all.extend(arguments);
         self.cluster.run(&program.to_string_lossy(), &all).await
+    }
+
+    /// Runs `kubectl alustan` as `user` in the test's namespace. Returns its standard output.
+    pub async fn alustan_as(&self, user: &str, arguments: &[&str]) -> String {
+        let mut kubeconfig =
+            Kubeconfig::read_from(self.cluster.folder.join("kubeconfig")).expect("a kubeconfig");
+        for named in &mut kubeconfig.auth_infos {
+            let auth_info = named.auth_info.get_or_insert_default();
+            auth_info.impersonate = Some(user.to_owned());
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        serde_json::to_writer(&file, &kubeconfig).expect("write the kubeconfig");
+        let program = Self::programs().join("kubectl-alustan");
+        let kubeconfig = format!("KUBECONFIG={}", file.path().display());
+        let mut all = vec![kubeconfig.as_str(), program.to_str().expect("a path")];
+        all.extend(["-n", &self.namespace]);
+        all.extend(arguments);
+        self.cluster.run("env", &all).await
     }
 
     /// Returns the folder of the programs that cargo built with this test.

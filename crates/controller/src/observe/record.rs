@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
-use alustan_api::run::{History, Outputs, Pin, RunRecord, RunSpec, key};
+use alustan_api::run::{History, Outputs, Pin, RunDetails, RunRecord, RunSpec, key};
 use alustan_api::{Terraform, json_size, names};
 use alustan_core::model::facts::keeps_all_objects;
 use alustan_core::model::orphans;
@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::observe::{pods, run_jobs};
 use crate::resource::is_made_for;
-use crate::watch::trim::{MAX_PROGRESS_BYTES, MAX_REPORT_BYTES};
+use crate::watch::trim::{MAX_DETAILS_BYTES, MAX_PROGRESS_BYTES, MAX_REPORT_BYTES};
 
 /// Run record and pin of a resource.
 pub(super) struct StoredRecord {
@@ -269,6 +269,7 @@ fn decode(
         inputs: decoded(secret, key::INPUTS)?,
         report: reported.report,
         outputs: reported.outputs,
+        details: reported.details,
         unsaved: secrets.any(|secret| data(secret, key::LEFTOVER).is_some()),
         history: history(secret)?,
     })
@@ -299,13 +300,17 @@ fn reported_progress(report: Option<&Secret>) -> ReportedProgress {
 struct Reported {
     report: Option<RunReport>,
     outputs: Option<Outputs>,
+    details: Option<RunDetails>,
 }
 
 impl Reported {
     fn read(secret: &Secret) -> Self {
         let report = data(secret, key::REPORT).filter(|bytes| bytes.len() <= MAX_REPORT_BYTES);
         let outputs = data(secret, key::OUTPUTS).filter(|bytes| json_size::is_small(bytes));
+        let details = data(secret, key::DETAILS)
+            .filter(|bytes| bytes.len() <= MAX_DETAILS_BYTES && json_size::is_small(bytes));
         Self {
+            details: details.and_then(|bytes| serde_json::from_slice(bytes).ok()),
             report: report.and_then(|bytes| serde_json::from_slice(bytes).ok()),
             outputs: outputs.and_then(|bytes| serde_json::from_slice(bytes).ok()),
         }

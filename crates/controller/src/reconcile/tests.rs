@@ -562,6 +562,7 @@ fn open_record() -> RecordSeen {
         inputs: None,
         report: None,
         outputs: None,
+        details: None,
         unsaved: false,
         history: History::default(),
     }
@@ -904,6 +905,7 @@ async fn refetch_of_a_context_does_not_block_pushes() {
             path: String::new(),
             backend: None,
             committed_at: Timestamp::UNIX_EPOCH,
+            commit: None,
         };
         let resource = json!({
             "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{GitRepo, Reason, Terraform};
+use alustan_api::{Commit, GitRepo, Reason, Terraform};
 use alustan_core::digest as hash;
 use alustan_core::model::progress;
 use alustan_core::observed::allow_list::Allowed;
 use alustan_core::observed::{GitToken, SourceSeen};
 use alustan_core::settings::Settings;
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef, Registry};
-use alustan_source::{ContextSpec, GitCache, Reference, RepositoryUrl, Revision, TempPath};
+use alustan_source::{
+    CommitInfo, ContextSpec, GitCache, Reference, RepositoryUrl, Revision, TempPath,
+};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, LogParams};
@@ -212,13 +214,20 @@ pub(crate) fn store_and_describe(
     let digest = alustan_registry::Digest::parse(context.digest.as_str())
         .map_err(|error| registry("the context", &error))?;
     let artifact = alustan_registry::artifact_digest(&digest, context.size);
+    let CommitInfo {
+        committed_at,
+        author,
+        subject,
+    } = context.commit;
+    let commit = Commit { subject, author };
     Ok(SourceSeen {
         revision,
         context: context.digest.as_str().to_owned(),
         artifact: artifact.as_str().to_owned(),
         path: context.module_path,
         backend: context.module_backend,
-        committed_at: Timestamp::from_second(context.committed_at).unwrap_or(Timestamp::UNIX_EPOCH),
+        committed_at: Timestamp::from_second(committed_at).unwrap_or(Timestamp::UNIX_EPOCH),
+        commit: (commit != Commit::default()).then_some(commit),
     })
 }
 
@@ -511,7 +520,10 @@ mod tests {
                 archive: None,
                 module_path: String::new(),
                 module_backend: None,
-                committed_at,
+                commit: CommitInfo {
+                    committed_at,
+                    ..CommitInfo::default()
+                },
                 files: 0,
                 uncompressed: 0,
                 submodules: Vec::new(),

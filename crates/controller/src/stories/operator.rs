@@ -58,6 +58,7 @@ impl Remote {
             path: String::new(),
             backend: None,
             committed_at: Timestamp::UNIX_EPOCH,
+            commit: None,
         }
     }
 

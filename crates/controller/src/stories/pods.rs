@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Reason;
+use alustan_api::change_set::{ChangeSet, ResourceChange};
 use alustan_api::labels::IMAGE_TAG;
-use alustan_api::report::{
-    ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
-};
+use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Claim, Outputs, Pin, RunInputs, RunKind, RunPhase, RunProgress, RunRecord, StateLock, key,
 };
@@ -387,6 +386,7 @@ impl Run<'_> {
             resources: vec![ResourceChange {
                 address: "null_resource.a".to_owned(),
                 action: "update".to_owned(),
+                ..ResourceChange::default()
             }],
             digest: format!("{real:?}"),
             shape: "null_resource.a".to_owned(),

@@ -19,6 +19,8 @@ use crate::watch::mapping::is_build_secret;
 pub(crate) const MAX_REPORT_BYTES: usize = 256 << 10;
 /// Maximum size of the progress in a run report, in bytes of JSON. Larger progress is not read.
 pub(crate) const MAX_PROGRESS_BYTES: usize = 128 << 10;
+/// Maximum size of the details of a run, in bytes.
+pub(crate) const MAX_DETAILS_BYTES: usize = 160 << 10;
 /// Maximum size of the values from other objects (`spec.variablesFrom`), in bytes of JSON. The run record contains the values twice, and a
 /// Secret has at most 1 MiB.
 pub(crate) const MAX_VALUES_BYTES: usize = 256 * 1024;
@@ -211,6 +213,7 @@ fn is_read(name: &str, size: usize) -> bool {
         key::PROGRESS => size <= MAX_PROGRESS_BYTES,
         key::REPORT => size <= MAX_REPORT_BYTES,
         key::OUTPUTS => true,
+        key::DETAILS => size <= MAX_DETAILS_BYTES,
         _ => false,
     }
 }

@@ -1,8 +1,9 @@
 //! Approval of plans (rules 5 and 6).
 
 use alustan_api::Terraform;
+use alustan_api::change_set::ChangeSet;
 use alustan_api::names::{self, plan_key};
-use alustan_api::report::{ChangeSet, PlanAsks};
+use alustan_api::report::PlanAsks;
 use alustan_api::run::{
     ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunSpec, Trigger,
 };

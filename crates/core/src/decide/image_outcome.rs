@@ -82,6 +82,7 @@ impl ReconcileCase<'_> {
             tag: plan.tag.clone(),
             artifact: Some(image::artifact(self.tf, source)),
             revision: Some(source.revision.clone()),
+            commit: source.commit.clone(),
             unpack: false,
             context: Some(source.context.clone()),
             config: wanted.config,

@@ -2,8 +2,8 @@
 
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, PLAN_REQUESTED,
-    Planned, RunKind, RunPhase, RunProgress, RunRecord, RunSpec, Trigger,
+    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, Planned, RunKind,
+    RunPhase, RunProgress, RunRecord, RunSpec, Trigger,
 };
 use alustan_api::{Architecture, InventoryStatus, Mode, Reason, Terraform};
 use alustan_backends::address_of;
@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use crate::decide::publish_outputs::{self, Published, delete_unlisted};
+use crate::decide::run_history::{is_repeated, record_run};
 use crate::decide::{approval, cache_mount, state_volume};
 use crate::drift_schedule::{self, DueCheck};
 use crate::model::cache_location::CacheMount;
@@ -110,19 +111,25 @@ pub(super) fn record_result(
     let applied = applies(run) && is_done(report.result);
     let reached_apply = current.record.begun == current.record.number;
     let late_checks = late_checks(tf, seen, &current.history, run, report.result, now);
+    let is_omitted = is_omitted(&current.history, run, &report);
     let history = update_history(
         &current.history,
         run,
-        report,
+        report.clone(),
         published,
         reached_apply,
         uid,
         now,
     );
-    let history = History {
+    let mut history = History {
         late_checks,
         ..history
     };
+    if !is_omitted {
+        let details = current.details.as_ref();
+        let records = record_run(tf, run, &report, details, &current.history, &mut history);
+        steps.extend(records);
+    }
     // Destroy uses the pin of run `attempted`. So `attempted` is also set after an apply without changes.
     let attempted = if applied {
         current.record.number
@@ -586,21 +593,6 @@ fn shape(report: &RunReport) -> String {
 fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
     let plan = history.report(number);
     plan.is_some_and(|plan| shape(plan) == shape(report))
-}
-
-fn digest(report: &RunReport) -> Option<&String> {
-    Some(&report.changes.as_ref()?.digest)
-}
-
-/// Whether `report` and `last` are reports of drift checks that found the same differences. `report` then replaces `last`, so that repeated
-/// drift checks do not displace the reports of other runs from the history.
-fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
-    last.is_some_and(|last| {
-        !last.trigger.starts_with(PLAN_REQUESTED)
-            && (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
-            && (report.kind, report.result) == (last.kind, last.result)
-            && digest(last) == digest(report)
-    })
 }
 
 /// Returns `failures` with one more failure. `key`: key under which the failure is counted; if the previous failures have another key, the

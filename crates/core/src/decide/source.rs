@@ -54,6 +54,7 @@ impl ReconcileCase<'_> {
             path: pin.inputs.path.clone(),
             backend: backend.map(str::to_owned),
             committed_at: Timestamp::UNIX_EPOCH,
+            commit: None,
         })
     }
 

@@ -4,7 +4,7 @@ use alustan_api::run::{
     CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
     RunProgress, RunRecord, RunSpec, Trigger,
 };
-use alustan_api::{Architecture, Terraform, names};
+use alustan_api::{Architecture, Commit, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::Value;
@@ -42,6 +42,8 @@ pub(super) struct RunRequest {
     pub(super) tag: String,
     /// Id of the commit.
     pub(super) revision: Option<String>,
+    /// Subject and author of the commit.
+    pub(super) commit: Option<Commit>,
     /// Digest of the context.
     pub(super) context: Option<String>,
     /// The context in the registry, by digest.
@@ -76,6 +78,7 @@ impl RunRequest {
             trigger: self.trigger.clone(),
             job: names::run_job(&tf.name_any(), self.kind, number),
             revision: self.revision.clone(),
+            commit: self.commit.clone(),
             context: self.context.clone(),
             artifact: self.artifact.clone(),
             cache: mount != CacheMount::Scratch,

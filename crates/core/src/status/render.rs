@@ -1,5 +1,6 @@
 //! Renders status and conditions.
 
+use alustan_api::change_set::ResourceChange;
 use alustan_api::conditions::{self, Convergence, Kind, Verdict};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
@@ -386,7 +387,11 @@ impl View<'_> {
             add: changes.add,
             change: changes.change,
             destroy: changes.destroy,
-            resources: changes.resources.clone(),
+            resources: changes
+                .resources
+                .iter()
+                .map(ResourceChange::resource)
+                .collect(),
         })
     }
 

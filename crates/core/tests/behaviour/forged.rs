@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alustan_api::MAX_RUN_BYTES;
+use alustan_api::change_set::{ChangeSet, ResourceChange};
 use alustan_api::report::{
-    ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
-    Undeclared, UnsavedPlace,
+    Failure, FailureClass, PlanAsks, RunReport, RunResult, StepTimes, Undeclared, UnsavedPlace,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord,
@@ -139,8 +140,11 @@ const OF_RECORD: i64 = -7_777;
 
 fn changes() -> BoxedStrategy<ChangeSet> {
     let action = prop_oneof![Just("create".to_owned()), text()];
-    let resource =
-        (text(), action).prop_map(|(address, action)| ResourceChange { address, action });
+    let resource = (text(), action).prop_map(|(address, action)| ResourceChange {
+        address,
+        action,
+        ..ResourceChange::default()
+    });
     let resources = prop::collection::vec(resource, 0..40);
     (number(), number(), number(), resources, text())
         .prop_map(|(add, change, destroy, resources, digest)| ChangeSet {
@@ -150,6 +154,7 @@ fn changes() -> BoxedStrategy<ChangeSet> {
             resources,
             shape: digest.clone(),
             digest,
+            ..ChangeSet::default()
         })
         .boxed()
 }
@@ -442,7 +447,10 @@ fn check_report(forged: &RunReport, run: &RunSpec, now: Timestamp) {
 
 fn check_changes(changes: &ChangeSet) {
     assert!(changes.resources.len() <= 20);
-    for ResourceChange { address, action } in &changes.resources {
+    for ResourceChange {
+        address, action, ..
+    } in &changes.resources
+    {
         assert!(address.len() <= 512 && action.len() <= "replace".len());
     }
     let counts = [changes.add, changes.change, changes.destroy];
@@ -516,6 +524,12 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
             assert!(ours, "deletes Job {name}");
         }
         Step::DeleteOutputs(object) => assert!(object.name().starts_with(&tf.name_any())),
+        Step::RecordRun(run) => {
+            assert_eq!(run.namespace(), tf.namespace());
+            let size = serde_json::to_vec(run).unwrap().len();
+            assert!(size <= MAX_RUN_BYTES, "a TerraformRun of {size} bytes");
+        }
+        Step::DeleteRun(name) => assert!(name.starts_with(&tf.name_any())),
         Step::SwapReport(progress) => assert!(progress.slots_wanted <= MAX_SLOTS),
         Step::CleanUp { .. } | Step::RemoveFinalizer => {
             assert!(tf.metadata.deletion_timestamp.is_some(), "lets it go");

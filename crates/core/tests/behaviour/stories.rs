@@ -94,6 +94,8 @@ fn step_name(step: &Step) -> String {
         Step::DeleteBuildSecret(secret) => format!("DeleteBuildSecret {}", secret.name),
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
+        Step::RecordRun(run) => format!("RecordRun {}", run.name_any()),
+        Step::DeleteRun(name) => format!("DeleteRun {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
         Step::EmptyCache(job) => format!("EmptyCache {}", claims(job).join(", ")),
         Step::ReleaseClaim(claim) => format!("ReleaseClaim {claim}"),

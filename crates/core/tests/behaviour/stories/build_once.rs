@@ -20,6 +20,7 @@ fn source() -> SourceSeen {
         path: "web".to_owned(),
         backend: None,
         committed_at: crate::fixtures::at(0),
+        commit: None,
     }
 }
 

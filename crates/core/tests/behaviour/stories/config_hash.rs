@@ -20,6 +20,7 @@ fn inputs(tf: &Terraform, seen: &InputsSeen) -> RunInputs {
         path: "web".to_owned(),
         backend: None,
         committed_at: crate::fixtures::at(0),
+        commit: None,
     };
     run_inputs(
         tf,

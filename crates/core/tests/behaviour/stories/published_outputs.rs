@@ -277,7 +277,11 @@ fn unwanted_config_map_is_deleted_after_publication(
     world.run_to(Stage::Reported);
     let reconciled = world.reconcile();
     let first = ["CheckRecord", "Ensure Secret web-outputs"];
-    let last = ["SwapRecord Recorded", "SwapReport close"];
+    let last = [
+        "RecordRun web-uid-o-2",
+        "SwapRecord Recorded",
+        "SwapReport close",
+    ];
     assert_eq!(
         step_names(&reconciled.decision.steps),
         [&first, deletions, &last].concat()

@@ -126,6 +126,7 @@ fn report_is_recorded_and_removed_with_the_inputs() {
         [
             "CheckRecord",
             "Ensure Secret web-outputs",
+            "RecordRun web-uid-o-1",
             "SwapRecord Recorded",
             "SwapReport close"
         ]

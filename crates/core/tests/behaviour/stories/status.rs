@@ -1,6 +1,7 @@
 //! Status fields and conditions, as shown by `kubectl get` and `kubectl describe`, that no other test module covers.
 
-use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
+use alustan_api::change_set::{ChangeSet, ResourceChange};
+use alustan_api::report::{FailureClass, Undeclared};
 use alustan_api::run::StateLock;
 use alustan_api::{InventoryStatus, Reason, State};
 use alustan_core::model::image::ImageSeen;
@@ -290,6 +291,7 @@ fn the_first_three_changes_are_named(#[case] count: usize, #[case] wanted: &str)
     let resources = (0..count).map(|number| ResourceChange {
         address: format!("a.{number}"),
         action: "update".to_owned(),
+        ..ResourceChange::default()
     });
     let changes = ChangeSet {
         change: i64::try_from(count).unwrap(),

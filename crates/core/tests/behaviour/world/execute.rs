@@ -222,6 +222,7 @@ impl World {
                 }
             }
             Step::DeleteOutputs(object) => drop(self.objects.remove(object.name())),
+            Step::RecordRun(_) | Step::DeleteRun(_) => {}
             Step::DeleteClaim => {
                 self.cache = CacheSeen::Absent;
                 self.volume_unreachable = false;
@@ -272,6 +273,7 @@ impl World {
             inputs: None,
             report: None,
             outputs: None,
+            details: None,
             unsaved: false,
             history,
         });
@@ -292,6 +294,7 @@ impl World {
             inputs: None,
             report: None,
             outputs: None,
+            details: None,
             unsaved: false,
             history: step.history.clone(),
         });

@@ -205,6 +205,7 @@ impl World {
             path: "web".to_owned(),
             backend: self.module_backend.clone(),
             committed_at: crate::fixtures::at(0),
+            commit: None,
         };
         self.memory.source = Some(source.clone());
         Answer::Known(source)

@@ -1,8 +1,7 @@
 //! Simulates run reports.
 
-use alustan_api::report::{
-    ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
-};
+use alustan_api::change_set::{ChangeSet, ResourceChange};
+use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult, StepTimes};
 use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 
 use super::{Pod, Stage, World};
@@ -78,6 +77,7 @@ impl World {
             resources: vec![ResourceChange {
                 address,
                 action: "update".to_owned(),
+                ..ResourceChange::default()
             }],
             digest: format!("{:?} {:?}", self.real, self.ledger.decided(number)),
             shape: "null_resource.a".to_owned(),
