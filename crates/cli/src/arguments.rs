@@ -11,6 +11,7 @@ use crate::commands::plan::Plan;
 use crate::commands::reconcile::Reconcile;
 use crate::commands::resources::Resources;
 use crate::commands::restore::Restore;
+use crate::commands::runs::Runs;
 use crate::commands::state::State;
 use crate::commands::suspend::{Resume, Suspend};
 use crate::commands::tree::Tree;
@@ -32,6 +33,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Tree(Tree),
+    Runs(Runs),
     Plan(Plan),
     Approve(Approve),
     Reconcile(Reconcile),
@@ -51,6 +53,7 @@ impl Command {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         match self {
             Self::Tree(tree) => tree.run(cluster).await,
+            Self::Runs(runs) => runs.run(cluster).await,
             Self::Plan(plan) => plan.run(cluster).await,
             Self::Approve(approve) => approve.run(cluster).await,
             Self::Reconcile(reconcile) => reconcile.run(cluster).await,

@@ -8,6 +8,7 @@ pub(crate) mod plan;
 pub(crate) mod reconcile;
 pub(crate) mod resources;
 pub(crate) mod restore;
+pub(crate) mod runs;
 pub(crate) mod state;
 pub(crate) mod suspend;
 pub(crate) mod tree;

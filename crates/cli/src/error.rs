@@ -87,6 +87,16 @@ impl Error {
         }
     }
 
+    /// Whether the user has no permission for a call to the API server.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        match self {
+            Self::Call { source, .. } => {
+                matches!(&**source, kube::Error::Api(status) if status.is_forbidden())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the write to standard output failed because the reader closed the pipe.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)

@@ -5,6 +5,7 @@ mod cluster;
 mod commands;
 mod condition;
 mod error;
+mod finished_runs;
 mod pending;
 mod print;
 mod record;

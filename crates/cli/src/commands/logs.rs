@@ -1,13 +1,13 @@
-//! `logs`: prints the output of the engine in a run pod.
+//! `logs`: prints the output of the engine in a run: from its pod, from the run report, or from the record of the finished run.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Duration;
 
-use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::names;
 use alustan_api::run::{RunKind, key};
+use alustan_api::{RunLog, Terraform, TerraformRun};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use clap::Args;
 use flate2::read::GzDecoder;
@@ -20,6 +20,7 @@ use kube::api::{ListParams, LogParams};
 use crate::cluster::{Cluster, call};
 use crate::condition::situation;
 use crate::error::Error;
+use crate::finished_runs;
 use crate::print::{self, Parts};
 use crate::record::RecordHandle;
 
@@ -33,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Maximum size of a log printed from a run report, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Print the log of a run. If the run failed and its pod no longer exists, print the end of the log from the run
-/// report.
+/// Print the log of a run. If its pod no longer exists, or the user may not read its log, print the beginning and the end of the log, which
+/// remain after the run.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     /// Name of the resource.
@@ -51,19 +52,8 @@ impl Logs {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
-            Err(Error::Refused(why)) if !self.follow => {
-                // `logs` is empty if the user has no permission to read the run report.
-                let logs = RecordHandle::of(cluster, &tf).reported().await;
-                return match self.kept_log(cluster, &tf, &logs).await {
-                    Some((run, log)) => {
-                        print::note(&format!(
-                            "the pod of run {run} no longer exists; end of the log of the failed \
-                             run, from the run report:"
-                        ));
-                        print::bytes(&log)
-                    }
-                    None => Err(Error::Refused(why + &others(logs.keys()))),
-                };
+            Err(error) if !self.follow && is_refused_or_forbidden(&error) => {
+                return self.print_stored(cluster, &tf, error).await;
             }
             other => other?,
         };
@@ -88,6 +78,35 @@ impl Logs {
                 Some(bytes) => parts.add(bytes)?,
             }
         }
+    }
+
+    /// Prints the log that remains after the run. `error`: why the log of the pod cannot be read.
+    async fn print_stored(
+        &self,
+        cluster: &Cluster,
+        tf: &Terraform,
+        error: Error,
+    ) -> Result<(), Error> {
+        // `logs` is empty if the user has no permission to read the run report.
+        let logs = RecordHandle::of(cluster, tf).reported().await;
+        if let Some((run, log)) = self.kept_log(cluster, tf, &logs).await {
+            print::note(&format!(
+                "the pod of run {run} no longer exists; end of the log of the failed run, from the run report:"
+            ));
+            return print::bytes(&log);
+        }
+        let runs = finished_runs::list(cluster, tf).await.unwrap_or_default();
+        let Some(run) = recorded(&runs, self.run.or(reported(tf))) else {
+            return Err(Error::Refused(error.chain() + &others(logs.keys())));
+        };
+        print::note(&format!(
+            "the pod of run {} cannot be read ({}); log of the run, from TerraformRun {}:",
+            run.spec.number,
+            error.chain(),
+            run.name_any(),
+        ));
+        let log = run.status.as_ref().map(|status| &status.log);
+        print::bytes(log.map(log_text).unwrap_or_default().as_bytes())
     }
 
     /// Returns the name of the pod of the run, and the name of its container.
@@ -202,6 +221,35 @@ impl Logs {
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether `error` is the answer that the log of the pod does not exist, or that the user may not read it.
+fn is_refused_or_forbidden(error: &Error) -> bool {
+    matches!(error, Error::Refused(_)) || error.is_forbidden()
+}
+
+/// Returns the record of run `wanted`, if it contains a log. Without `wanted`, the last one.
+fn recorded(runs: &[TerraformRun], wanted: Option<i64>) -> Option<&TerraformRun> {
+    let has_log = |run: &&TerraformRun| {
+        let status = run.status.as_ref();
+        let number = status.map(|status| status.last_number);
+        let is_wanted = wanted.is_none() || wanted == number;
+        is_wanted && status.is_some_and(|status| !status.log.head.is_empty())
+    };
+    runs.iter().find(has_log)
+}
+
+/// Returns beginning and end of a log, with a line in place of the part that is not stored.
+fn log_text(log: &RunLog) -> String {
+    let RunLog {
+        head,
+        tail,
+        omitted_bytes,
+    } = log;
+    if *omitted_bytes == 0 {
+        return format!("{head}{tail}");
+    }
+    format!("{head}\n[{omitted_bytes} bytes are not stored]\n{tail}")
 }
 
 /// Whether the container of a pod has started.
@@ -352,6 +400,19 @@ mod tests {
         packed.write_all(&vec![b'x'; 2 << 20]).unwrap();
         let log = unpacked(&packed.finish().unwrap()).unwrap();
         assert_eq!(log, vec![b'x'; 1 << 20]);
+    }
+
+    #[rstest]
+    #[case::whole(0, "first\nlast\n")]
+    #[case::excerpt(7, "first\n\n[7 bytes are not stored]\nlast\n")]
+    fn recorded_log_says_what_is_missing(#[case] omitted_bytes: i64, #[case] text: &str) {
+        let (head, tail) = ("first\n".to_owned(), "last\n".to_owned());
+        let log = RunLog {
+            head,
+            tail,
+            omitted_bytes,
+        };
+        assert_eq!(log_text(&log), text);
     }
 
     #[rstest]

@@ -1,4 +1,4 @@
-//! `plan`: prints the text of the pending plan or of the last speculative plan, and requests plans.
+//! `plan`: prints the text of the pending plan, of the last speculative plan, or of the plan of a finished run, and requests plans.
 
 mod now;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use alustan_api::names::{self, plan_key};
 use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
-use alustan_api::{Mode, ObjectKey, RunStatus, Terraform};
+use alustan_api::{Mode, ObjectKey, RunStatus, Terraform, TerraformRun, TerraformRunStatus};
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 
@@ -15,13 +15,17 @@ use crate::cluster::{Cluster, call};
 use crate::commands::wait::duration;
 use crate::error::Error;
 use crate::pending::{Pending, pending};
-use crate::print;
+use crate::{finished_runs, print};
 
-/// Print the plan that waits for approval, and the command that approves it. With `mode: PlanOnly`, print the last plan.
+/// Print the plan that waits for approval, and the command that approves it. With `mode: PlanOnly`, print the last plan. With --run, print
+/// the plan of a finished run.
 #[derive(Debug, Args)]
 pub(crate) struct Plan {
     /// Name of the resource.
     name: String,
+    /// Print the plan of the finished run with this number.
+    #[arg(long, conflicts_with = "now")]
+    run: Option<i64>,
     /// Request a plan immediately, without an apply. A run that is in progress ends first. The plan uses no approval and no
     /// retry budget, and corrects no drift.
     #[arg(long)]
@@ -40,6 +44,10 @@ impl Plan {
             return Box::pin(self.plan_now(cluster)).await;
         }
         let tf = cluster.resource(&self.name).await?;
+        if let Some(number) = self.run {
+            let run = finished_runs::find(cluster, &tf, number).await?;
+            return print_recorded(&run);
+        }
         let pending = match (pending(&tf), last_plan(&tf)) {
             (Ok(pending), _) => pending,
             (Err(_), Some(run)) => {
@@ -47,10 +55,9 @@ impl Plan {
             }
             (Err(none), None) => return print::line(&none.to_string()),
         };
-        let text = self
-            .text(cluster, plan_key::TEXT, plan_key::ID, &pending.id)
-            .await?;
-        match text {
+        let (stored, id) = ((plan_key::TEXT, plan_key::ID), &pending.id);
+        let has_plan = |status: &TerraformRunStatus| status.plan_id.as_ref() == Some(id);
+        match self.text(cluster, &tf, stored, id, has_plan).await? {
             Some(text) => print::line(text.trim_end())?,
             None => print::note(&format!(
                 "the text of plan {} is not stored; see `kubectl alustan logs {} -n {}`",
@@ -105,8 +112,10 @@ impl Plan {
                 "the plan of {namespace}/{name} (run {number}) has no changes"
             ));
         };
-        let (text, id) = (plan_key::SPECULATIVE_TEXT, plan_key::SPECULATIVE_RUN);
-        match self.text(cluster, text, id, &number.to_string()).await? {
+        let stored = (plan_key::SPECULATIVE_TEXT, plan_key::SPECULATIVE_RUN);
+        let has_plan = |status: &TerraformRunStatus| status.last_number == number;
+        let id = number.to_string();
+        match self.text(cluster, tf, stored, &id, has_plan).await? {
             Some(text) => print::line(text.trim_end())?,
             None => print::note(&format!(
                 "the text of the plan of run {number} is not stored; see {see_logs}"
@@ -117,18 +126,42 @@ impl Plan {
         ))
     }
 
-    /// Returns the data key `text` of the plan Secret. `None` if the data key `id` is not `wanted`.
+    /// Returns the text of the plan `wanted`: from the plan Secret, or, if the Secret has another plan or the user may not read it, from the
+    /// record of the run that `has_plan`. `stored`: data keys of the text and of the id in the Secret. `None` if the text is not stored.
     async fn text(
         &self,
         cluster: &Cluster,
-        text: &str,
-        id: &str,
+        tf: &Terraform,
+        stored: (&str, &str),
         wanted: &str,
+        has_plan: impl Fn(&TerraformRunStatus) -> bool,
     ) -> Result<Option<String>, Error> {
         let secret = names::plan(&self.name);
         let action = format!("read Secret {}", cluster.key(&secret));
-        let object = call(&action, cluster.api::<Secret>().get_opt(&secret)).await?;
-        Ok(object.and_then(|secret| text_in(&secret, text, id, wanted)))
+        let secret = match call(&action, cluster.api::<Secret>().get_opt(&secret)).await {
+            Err(error) if error.is_forbidden() => None,
+            other => other?,
+        };
+        let text = secret.and_then(|secret| text_in(&secret, stored.0, stored.1, wanted));
+        if text.is_some() {
+            return Ok(text);
+        }
+        let runs = finished_runs::list(cluster, tf).await?;
+        let mut results = runs.into_iter().filter_map(|run| run.status);
+        Ok(results.find(has_plan).and_then(|status| status.plan))
+    }
+}
+
+/// Prints the text of the plan in the record of a finished run.
+fn print_recorded(run: &TerraformRun) -> Result<(), Error> {
+    let (name, number) = (&run.spec.terraform.name, run.spec.number);
+    let status = run.status.as_ref();
+    match status.and_then(|status| status.plan.as_ref()) {
+        Some(text) => print::line(text.trim_end()),
+        None => Err(Error::Refused(format!(
+            "the record of run {number} of {name} has no text of a plan; the run may have no plan, spec.history.values may be Names, or the \
+             text was removed from an old record (--run-history-bytes of the operator)"
+        ))),
     }
 }
 
