@@ -69,6 +69,10 @@ pub const APPLY_AT: &str = "alustan.io/apply-at";
 /// Annotation that requests a plan without an apply. The operator processes each new value once. The plan uses no approval, does not
 /// change the retry budget and does not correct drift.
 pub const PLAN_AT: &str = "alustan.io/plan-at";
+/// Annotation that cancels the active run with the number in its value. It has an effect only if a user sets it after the start of the run.
+pub const CANCEL_RUN: &str = "alustan.io/cancel-run";
+/// Annotation that discards the plan with the id in its value, if the plan waits for approval. The plan can then not be approved.
+pub const DISCARD_PLAN: &str = "alustan.io/discard-plan";
 
 /// Annotation that the operator sets to `metadata.uid` when it adds [`FINALIZER`]. If the two values differ, the resource is a copy or was
 /// restored from a backup.

@@ -46,7 +46,7 @@ pub struct RunReport {
     /// State lock that the run could not acquire, because another process holds the lock.
     #[serde(default)]
     pub lock: Option<StateLock>,
-    /// Failure of the run, with [`RunResult::Failed`].
+    /// Failure of the run, with [`RunResult::Failed`]. With [`RunResult::Cancelled`], the cancellation by a user, set by the controller.
     pub failure: Option<Failure>,
     /// Location of the unsaved state, if the run could not write the state to its backend.
     #[serde(default)]

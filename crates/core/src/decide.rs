@@ -6,6 +6,7 @@ mod active_run;
 mod applied;
 mod approval;
 mod cache_mount;
+mod cancellation;
 mod case;
 mod deletion;
 mod deletion_hold;
@@ -96,6 +97,7 @@ pub fn decide(prepared: Prepared<'_>, image: &ImageSeen) -> Decision {
         case.clear_report();
     }
     case.store_notices();
+    case.discard_plan();
     case.steps.extend(image_build::delete_build_secrets(seen));
     case.steps.extend(old_jobs::delete_old_jobs(&case));
     case.steps.extend(case.release_claim());

@@ -23,3 +23,4 @@ pub mod state_slots;
 pub mod status_outputs;
 pub mod summary;
 pub mod terraform_registries;
+pub(crate) mod user_request;

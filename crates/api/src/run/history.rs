@@ -26,7 +26,8 @@ pub struct History {
     pub planned: Option<Planned>,
     /// Whether, after the last successful apply, an apply started to change objects and failed.
     pub unfinished: bool,
-    /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply.
+    /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply. Also the time at which a user
+    /// cancelled a drift check.
     pub checked_at: Option<Timestamp>,
     /// Number of consecutive drift checks that started more than one and a half intervals after the check or apply before. Counted up to the
     /// number that the status reports.
@@ -38,6 +39,9 @@ pub struct History {
     pub pending: Option<PendingPlan>,
     /// Last approval for which a run was started.
     pub approved: Option<ApprovalGiven>,
+    /// Id of the last plan that a user discarded with [`crate::DISCARD_PLAN`]. Plans that are made later have other ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discarded: Option<String>,
     /// Consecutive corrections of the same drift. After each correction, the next drift check found the drift again.
     pub undone: CorrectionHistory,
     /// Failures of runs since the last success, for one configuration.
@@ -63,6 +67,9 @@ pub struct History {
     /// Value of [`crate::PLAN_AT`] that was processed last, truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan_at: Option<String>,
+    /// Value of [`crate::CANCEL_RUN`] that was processed last, truncated. A value that exists when a run starts does not cancel this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_run: Option<String>,
     /// Pending and delivered notifications.
     pub notices: Notices,
     /// Whether pods can use the cache volume.

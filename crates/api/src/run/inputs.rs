@@ -92,6 +92,10 @@ pub struct ApprovalInputs {
     /// plan ids: an earlier approval is not valid for a later plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restored: Option<Timestamp>,
+    /// Id of the last discarded plan, [`History::discarded`](super::History::discarded). Part of plan ids: a new plan with the same changes as
+    /// the discarded plan has another id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discarded: Option<String>,
 }
 
 /// Reference to an approved plan.

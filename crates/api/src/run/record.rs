@@ -130,7 +130,8 @@ pub struct RunRecord {
     /// Whether the Secrets of the managed state were created. If true, a missing pointer means that the state is lost. If false, the state
     /// does not exist yet.
     pub state_made: bool,
-    /// Failure because of which the controller cancelled a run that could not start.
+    /// Failure because of which the controller cancelled a run that could not start. With [`Reason::RunCancelled`](crate::Reason::RunCancelled), a
+    /// user cancelled the run. The controller interrupts a run that a user cancels after it reached [`RunPhase::Applying`].
     pub given_up: Option<Failure>,
     /// Known lineage of the state. The runner reports it before it changes objects. Kept across runs.
     pub lineage: Lineage,

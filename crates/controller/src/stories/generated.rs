@@ -1,7 +1,7 @@
 //! Property tests: for random sequences of events and faults, the rules hold, and the resource converges once the faults end.
 
 use alustan_api::report::FailureClass;
-use alustan_api::{Mode, PLAN_AT, RECONCILE_AT, Terraform};
+use alustan_api::{CANCEL_RUN, Mode, PLAN_AT, RECONCILE_AT, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};
@@ -29,6 +29,7 @@ enum Event {
     RequestRun(u8),
     PlanOnly(bool),
     RequestPlan(u8),
+    CancelRun(u8),
     Delete,
     Restart,
     DenyJobs(bool),
@@ -73,6 +74,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..4_u8).prop_map(Event::RequestRun),
         3 => any::<bool>().prop_map(Event::PlanOnly),
         3 => (0..4_u8).prop_map(Event::RequestPlan),
+        4 => (1..5_u8).prop_map(Event::CancelRun),
         3 => Just(Event::Delete),
         2 => Just(Event::Restart),
         2 => any::<bool>().prop_map(Event::DenyJobs),
@@ -116,6 +118,7 @@ impl Simulation {
                 self.edit(&json!({ "mode": mode }));
             }
             Event::RequestPlan(value) => self.annotate(PLAN_AT, &value.to_string()),
+            Event::CancelRun(number) => self.annotate(CANCEL_RUN, &number.to_string()),
             Event::Delete if self.resource().is_some() => self.cluster.delete("terraforms", "web"),
             Event::Delete => {}
             Event::Restart => self.restart().await,

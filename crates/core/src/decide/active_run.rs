@@ -8,8 +8,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 use serde_json::json;
 
+use crate::decide::cancellation::{by_user, is_by_user};
 use crate::decide::case::ReconcileCase;
-use crate::decide::start_run;
 use crate::decide::target::Target;
 use crate::model::pod_wait::{
     NO_POD_TIMEOUT, STARTUP_TIMEOUT, no_pod, slow_pod, startup_since, startup_timeout,
@@ -45,10 +45,10 @@ impl ReconcileCase<'_> {
         let changed = config_changed || options_changed;
         let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.lost_approval(run) {
-            self.cancel(&run.job, None);
+            let cancellation = self.user_cancellation();
+            self.cancel(&run.job, cancellation);
         } else {
-            let steps = start_run::ensure_missing_objects(&self);
-            self.steps.extend(steps);
+            self.continue_or_cancel(run);
         }
         let quiet = self.keeps_ready(run.kind, &run.trigger, &run.config_hash);
         let stuck = self.check_startup(changed);
@@ -70,16 +70,18 @@ impl ReconcileCase<'_> {
         self.done(&summary, plan.as_ref(), digest)
     }
 
-    /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, or the approval was
-    /// withdrawn.
+    /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, the approval was withdrawn,
+    /// or the plan was discarded.
     pub(super) fn lost_approval(&self, run: &RunSpec) -> bool {
         let policy_digest = approval_policy::policy_digest(self.tf, run.destroys);
         let inputs = self.record.inputs.as_ref();
         let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
         let withdrawn =
             approved.is_some_and(|plan| self.tf.spec.approval.plan.as_ref() != Some(&plan.id));
-        let is_invalid =
-            run.kind != RunKind::Drift && (run.judged_by != policy_digest || withdrawn);
+        let discarded =
+            approved.is_some_and(|plan| self.history.discarded.as_ref() == Some(&plan.id));
+        let is_invalid = run.kind != RunKind::Drift
+            && (run.judged_by != policy_digest || withdrawn || discarded);
         is_invalid && self.current.phase < RunPhase::Applying
     }
 
@@ -104,7 +106,8 @@ impl ReconcileCase<'_> {
             },
         };
         if let Some(run) = run {
-            self.cancel(&run.job, None);
+            let cancellation = self.user_cancellation();
+            self.cancel(&run.job, cancellation);
         }
         let summary = Summary {
             reason: Reason::Suspended.into(),
@@ -191,6 +194,9 @@ impl ReconcileCase<'_> {
         };
         let activity = match (run.kind, self.current.phase) {
             _ if self.current.cancel => "being cancelled",
+            _ if by_user(&self.current).is_some() => {
+                "being interrupted, because a user cancelled it"
+            }
             (RunKind::Destroy, _) => "destroying",
             (_, RunPhase::Applying) => "applying",
             _ if matches!(run.trigger, Trigger::Approval { .. }) => {
@@ -292,10 +298,16 @@ impl ReconcileCase<'_> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);
         if self.current.cancel {
-            self.cancel(&run.job, None);
+            let cause = match by_user(&self.current) {
+                Some(_) => "was cancelled by a user",
+                None => {
+                    self.cancel(&run.job, None);
+                    "could not start and is being cancelled"
+                }
+            };
             let message = format!(
-                "run {number} ({trigger}) could not start and is being cancelled; waiting for its \
-                 pod to end; see kubectl describe pods -n {} -l job-name={}",
+                "run {number} ({trigger}) {cause}; waiting for its pod to end; see kubectl describe \
+                 pods -n {} -l job-name={}",
                 self.tf.namespace().unwrap_or_default(),
                 run.job,
             );
@@ -326,9 +338,11 @@ impl ReconcileCase<'_> {
     }
 
     /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job instead of waiting for the end
-    /// of its pod, because the plan may take long, and a pod that cannot start never ends.
+    /// of its pod, because the plan may take long, and a pod that cannot start never ends. `given_up`: failure because of which the run is
+    /// cancelled.
     pub(super) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
-        if !self.current.cancel {
+        let is_by_user = given_up.as_ref().is_some_and(is_by_user);
+        if !self.current.cancel || (is_by_user && self.current.given_up != given_up) {
             self.current.cancel = true;
             self.current.given_up = given_up;
             let swap = Swap::unchanged(&self.current);

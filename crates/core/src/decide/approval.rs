@@ -1,12 +1,12 @@
 //! Approval of plans (rules 5 and 6).
 
-use alustan_api::Terraform;
 use alustan_api::change_set::ChangeSet;
 use alustan_api::names::{self, plan_key};
 use alustan_api::report::PlanAsks;
 use alustan_api::run::{
     ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunSpec, Trigger,
 };
+use alustan_api::{DISCARD_PLAN, Reason, State, Terraform};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::json;
@@ -15,8 +15,8 @@ use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
 use crate::model::approval_policy::{may_need_approval, policy_digest};
 use crate::model::facts::sets_approval;
-use crate::model::pod_options;
-use crate::model::summary::{differences, logs, patch};
+use crate::model::summary::{self, Summary, differences, logs, patch};
+use crate::model::{pod_options, user_request};
 
 /// Returns the key under which failures of a run are counted. It contains the config hash and the digest of the approval policy: after a
 /// change of one of them, the count starts again.
@@ -64,9 +64,21 @@ pub(super) fn pending<'a>(
         .filter(|plan| plan.config_hash == config_hash && plan.judged_by == policy_digest)
 }
 
-/// Whether `spec.approval.plan` approves `plan`.
-pub(super) fn is_approved(tf: &Terraform, plan: &PendingPlan) -> bool {
-    tf.spec.approval.plan.as_ref() == Some(&plan.id)
+/// Whether a user discarded `plan`.
+pub(super) fn is_discarded(history: &History, plan: &PendingPlan) -> bool {
+    history.discarded.as_ref() == Some(&plan.id)
+}
+
+/// Returns the pending plan after a request of a new plan: `None` if a user discarded the plan. If the requested run or its build fails, the
+/// retry then makes the new plan.
+pub(super) fn pending_after_request(history: &History) -> Option<PendingPlan> {
+    let pending = history.pending.clone();
+    pending.filter(|plan| !is_discarded(history, plan))
+}
+
+/// Whether `spec.approval.plan` approves `plan`. An approval of a discarded plan has no effect.
+pub(super) fn is_approved(tf: &Terraform, history: &History, plan: &PendingPlan) -> bool {
+    tf.spec.approval.plan.as_ref() == Some(&plan.id) && !is_discarded(history, plan)
 }
 
 /// Adds the approval of `plan` to the `inputs` of the run that applies it.
@@ -109,11 +121,56 @@ pub(super) fn plan_text(tf: &Terraform, key: &str) -> String {
 }
 
 impl ReconcileCase<'_> {
+    /// Discards the pending plan that annotation `alustan.io/discard-plan` names, unless a run has begun to apply it.
+    pub(super) fn discard_plan(&mut self) {
+        let named = user_request::value(self.tf, DISCARD_PLAN);
+        let pending = self.history.pending.as_ref();
+        let is_new = pending.is_some_and(|plan| {
+            named.as_ref() == Some(&plan.id) && !is_discarded(&self.history, plan)
+        });
+        if is_new && self.current.phase.is_harmless() {
+            self.history.discarded = named;
+            self.steps.push(self.store_history());
+        }
+    }
+
+    /// Returns the summary of a pending plan of a configuration that is not applied.
+    pub(super) fn pending_summary(&self, plan: &PendingPlan) -> Summary {
+        if is_discarded(&self.history, plan) {
+            return Summary::stalled(Reason::PlanDiscarded, self.discard_message(plan));
+        }
+        let message = self.approval_message(plan);
+        Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message)
+    }
+
+    /// Returns the message of a discarded plan: changes, and how to make a new plan.
+    pub(super) fn discard_message(&self, plan: &PendingPlan) -> String {
+        let PendingPlan { id, run, .. } = plan;
+        let approved = self.tf.spec.approval.plan.as_ref() == Some(id);
+        let approved = if approved {
+            "; spec.approval.plan names this plan and has no effect"
+        } else {
+            ""
+        };
+        format!(
+            "plan {id} of run {run} was discarded by a user: {}; it cannot be approved{approved}; \
+             for a new plan, change the module or the resource, or: {}",
+            self.planned_changes(plan),
+            summary::retry_command(self.tf),
+        )
+    }
+
+    /// Returns the changes of `plan` for a message.
+    fn planned_changes(&self, plan: &PendingPlan) -> String {
+        let report = self.history.report(plan.run);
+        let changes = report.and_then(|report| report.changes.as_ref());
+        changes.map_or_else(|| "changes".to_owned(), describe_changes)
+    }
+
     /// Returns the message of a pending plan: changes, reasons for the approval, and the command to approve.
     pub(super) fn approval_message(&self, plan: &PendingPlan) -> String {
         let report = self.history.report(plan.run);
-        let changes = report.and_then(|report| report.changes.as_ref());
-        let change_text = changes.map_or_else(|| "changes".to_owned(), describe_changes);
+        let change_text = self.planned_changes(plan);
         let reasons = plan.because.iter().cloned();
         let reasons: Vec<_> = reasons
             .chain(restore::first_plan_reason(&self.history))
@@ -152,6 +209,9 @@ impl ReconcileCase<'_> {
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
         let used_plan = self.used_plan();
         match &self.tf.spec.approval.plan {
+            Some(id) if *id != plan.id && Some(id) == self.history.discarded.as_ref() => {
+                format!("; plan {id} was discarded, and its approval has no effect")
+            }
             Some(id) if *id != plan.id && Some(id) == used_plan => {
                 format!("; plan {id} was approved before; an approval is valid once")
             }

@@ -10,10 +10,11 @@ use alustan_api::{NotificationEvent, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
+use crate::decide::cancellation::by_user;
 use crate::decide::case::{RECHECK_INTERVAL, ReconcileCase};
 use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::image_outcome::ImageWait;
-use crate::decide::start_run::{self, RunRequest};
+use crate::decide::start_run::RunRequest;
 use crate::decide::{approval, deletion_hold, retry, state_volume};
 use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
 use crate::model::image::ImagePlan;
@@ -273,15 +274,16 @@ fn attempt(
         retry::Verdict::Stalled => summary::retries_exhausted(tf, failures, &hint),
         retry::Verdict::Go => match approval::pending(tf, history, &run.config.hash, true) {
             None => return destroy(case, &run, image),
-            Some(plan) if approval::is_approved(tf, plan) => {
+            Some(plan) if approval::is_approved(tf, history, plan) => {
                 run.kind = RunKind::Destroy;
                 run.trigger = approval::trigger(plan);
                 approval::approve(&mut run.inputs.approval, plan);
                 return destroy(case, &run, image);
             }
             Some(plan) => {
-                let message = format!("{}{}", case.approval_message(plan), abandon_suffix(tf));
-                Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message)
+                let summary = case.pending_summary(plan);
+                let message = format!("{}{}", summary.message, abandon_suffix(tf));
+                Summary { message, ..summary }
             }
         },
     };
@@ -320,15 +322,16 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
 }
 
 /// Returns the decision for a deleted resource while `run` is active: continues a destroy that is still wanted, waits for an apply (rule
-/// 8), and cancels any other run.
+/// 8) unless a user cancels it, and cancels any other run.
 fn with_active_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let wanted = run.destroys && DeletionHold::of(case.tf).is_none();
-    let continues = wanted && !case.lost_approval(run);
+    let cancellation = case.user_cancellation();
+    let continues = wanted && !case.lost_approval(run) && cancellation.is_none();
     if continues || case.current.phase >= RunPhase::Applying {
         return continue_run(case, run);
     }
     let number = case.current.number;
-    case.cancel(&run.job, None);
+    case.cancel(&run.job, cancellation);
     let message = format!(
         "cancelling run {number}, which has not changed any object; waiting for its pod to end; \
          see kubectl describe pods -n {} -l job-name={}",
@@ -345,8 +348,7 @@ fn with_active_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
 /// Returns the decision for an active run that continues: creates its missing objects, and reports in status if the run cannot start or has
 /// exceeded its deadline.
 fn continue_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
-    let ensure_objects = start_run::ensure_missing_objects(&case);
-    case.steps.extend(ensure_objects);
+    case.continue_or_cancel(run);
     let abandon = abandon_suffix(case.tf);
     let blocked = |reason: String, message: &str| {
         Summary::blocked(State::Destroying, reason, format!("{message}{abandon}"))
@@ -372,7 +374,7 @@ fn continue_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
 
 fn run_message(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
     let hold = DeletionHold::of(case.tf);
-    if run.destroys && hold.is_none() {
+    if (run.destroys && hold.is_none()) || by_user(&case.current).is_some() {
         return case.describe_run();
     }
     let activity = match run.kind {

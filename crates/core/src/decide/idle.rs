@@ -2,6 +2,7 @@
 
 use alustan_api::{Reason, State};
 
+use crate::decide::approval::is_discarded;
 use crate::decide::case::ReconcileCase;
 use crate::model::summary::{self, Summary, differences, drifted};
 use crate::model::{status_outputs, terraform_registries};
@@ -13,7 +14,9 @@ impl ReconcileCase<'_> {
         if self.is_plan_only() {
             return unhealthy.unwrap_or_else(|| self.planned_summary());
         }
-        if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
+        let pending = applied.and_then(|applied| self.pending(&applied.config_hash));
+        let is_discarded = pending.is_some_and(|plan| is_discarded(&self.history, plan));
+        if let Some(plan) = pending.filter(|_| !is_discarded) {
             let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
             let message = self.approval_message(plan);
             return if unhealthy.is_none() {
@@ -24,6 +27,10 @@ impl ReconcileCase<'_> {
         }
         if let Some(unhealthy) = unhealthy {
             return unhealthy;
+        }
+        if let Some(plan) = pending {
+            let message = self.discard_message(plan);
+            return Summary::ready(State::Drifted, Reason::PlanDiscarded, message);
         }
         let Some(changes) = drifted(&self.history) else {
             let copied_from = self.moved_from();

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::decide::cache_mount::{self, PodRequest};
 use crate::decide::case::ReconcileCase;
-use crate::decide::{retry, run_result, start_run};
+use crate::decide::{approval, retry, run_result, start_run};
 use crate::digest;
 use crate::model::cache_location::CacheMount;
 use crate::model::image::{self, ImagePlan};
@@ -349,6 +349,7 @@ fn reset_failures(case: &ReconcileCase<'_>) -> ImageAvailability {
         history: Some(History {
             reconcile_at: facts::requested(case.tf),
             failures: Failures::default(),
+            pending: approval::pending_after_request(&case.history),
             build_failures: Failures {
                 job_uid: case.history.build_failures.job_uid.clone(),
                 ..Failures::default()

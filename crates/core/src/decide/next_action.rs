@@ -5,6 +5,7 @@ use alustan_api::{DriftMode, Reason, State};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
+use crate::decide::cancellation::is_by_user;
 use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, retry};
 use crate::drift_schedule::DueCheck;
@@ -32,7 +33,7 @@ impl ReconcileCase<'_> {
     /// Returns the pending plan for config hash `hash` if it is approved.
     pub(super) fn approved(&self, hash: &str) -> Option<&PendingPlan> {
         let pending = self.pending(hash);
-        pending.filter(|plan| approval::is_approved(self.tf, plan))
+        pending.filter(|plan| approval::is_approved(self.tf, &self.history, plan))
     }
 
     pub(super) fn next_action(&self, source: &SourceSeen, config: &Config) -> NextAction {
@@ -69,16 +70,15 @@ impl ReconcileCase<'_> {
             return NextAction::Run(RunKind::Apply, trigger);
         }
         match (applied, failed, self.pending(hash)) {
-            (None, _, Some(plan)) => {
-                let message = self.approval_message(plan);
-                NextAction::Wait(
-                    Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message),
-                    None,
-                )
-            }
+            (None, _, Some(plan)) => NextAction::Wait(self.pending_summary(plan), None),
             (None, true, None) => NextAction::Run(kind, retry()),
             (None, false, None) => self.changed(kind, source, config),
-            (Some(_), true, _) if self.corrects() => NextAction::Run(kind, retry()),
+            (Some(_), true, pending)
+                if self.corrects()
+                    && !pending.is_some_and(|plan| approval::is_discarded(&self.history, plan)) =>
+            {
+                NextAction::Run(kind, retry())
+            }
             (Some(_), true, _) => NextAction::Run(RunKind::Drift, retry()),
             (Some(_), false, Some(_)) if self.lacks_pin() => NextAction::Run(kind, Trigger::Pin),
             (Some(_), false, Some(_)) => self.drift_check_or_idle(),
@@ -108,12 +108,15 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns a message suffix with the command that shows the log of the last run. If a quota or limit range denied that run, the command
-    /// shows the quotas and limit ranges of the namespace instead.
+    /// shows the quotas and limit ranges of the namespace instead. Empty if a user cancelled the run, because its Job is deleted.
     pub(super) fn last_logs(&self) -> String {
         let Some(report) = self.history.last_report() else {
             return String::new();
         };
         let failure = report.failure.as_ref();
+        if failure.is_some_and(is_by_user) {
+            return String::new();
+        }
         if failure.is_some_and(|failure| admission::is_refused(&failure.reason)) {
             let namespace = self.tf.namespace().unwrap_or_default();
             return format!("; see {}", admission::limits_of(&namespace));

@@ -81,6 +81,10 @@ impl ReconcileCase<'_> {
         let last_engine = self.history.engine.clone();
         inputs.engine_before = last_engine.filter(|_| !may_switch(self.tf));
         inputs.approval.restored = restore::restored_at(&self.history);
+        inputs
+            .approval
+            .discarded
+            .clone_from(&self.history.discarded);
         let Some(previous_backend) = self.applied_backend() else {
             return Ok(());
         };

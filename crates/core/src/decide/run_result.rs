@@ -10,6 +10,7 @@ use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
+use crate::decide::cancellation::{self, record_cancellation};
 use crate::decide::publish_outputs::{self, Published, delete_unlisted};
 use crate::decide::run_history::{is_repeated, record_run};
 use crate::decide::{approval, cache_mount, state_volume};
@@ -62,7 +63,7 @@ pub(super) fn record_result(
         if let Some(inputs) = &current.inputs {
             report.state_address = address(tf, &inputs.backend, report.state_address);
         }
-        if let Some(failure) = progress::contradiction(&report, current.record.cancel) {
+        if let Some(failure) = progress::contradiction(&report, &current.record) {
             fail(&mut report, failure);
         }
         (report, current.outputs.as_ref())
@@ -72,6 +73,11 @@ pub(super) fn record_result(
         steps.extend(close_steps(&current.record, run));
         (report, None)
     };
+    let reached_apply = current.record.begun == current.record.number;
+    let cancellation = cancellation::by_user(&current.record);
+    if let Some(cancellation) = cancellation {
+        record_cancellation(&mut report, cancellation, reached_apply);
+    }
     let is_closed = !steps.is_empty();
     let mut published = Ok(None);
     let must_publish = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
@@ -109,7 +115,6 @@ pub(super) fn record_result(
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
     let outputs_published = matches!(published, Ok(Some(_)));
     let applied = applies(run) && is_done(report.result);
-    let reached_apply = current.record.begun == current.record.number;
     let late_checks = late_checks(tf, seen, &current.history, run, report.result, now);
     let is_omitted = is_omitted(&current.history, run, &report);
     let history = update_history(
@@ -121,8 +126,13 @@ pub(super) fn record_result(
         uid,
         now,
     );
+    let has_no_result = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    let cancel_run = cancellation
+        .filter(|_| has_no_result)
+        .map(|_| current.record.number.to_string());
     let mut history = History {
         late_checks,
+        cancel_run: cancel_run.or(history.cancel_run),
         ..history
     };
     if !is_omitted {
@@ -381,17 +391,28 @@ fn update_history(
         (_, RunResult::Failed) if run.is_requested_plan() => {
             next.unfinished |= reached_apply && !run.destroys;
         }
-        // The plan is still requested.
-        (_, RunResult::Cancelled) if run.is_requested_plan() => next.plan_at = None,
+        // The plan is still requested, unless a user cancelled it.
+        (_, RunResult::Cancelled) if run.is_requested_plan() => {
+            next.plan_at = next.plan_at.filter(|_| failure.is_some());
+        }
         (_, RunResult::Failed) => {
             let failure_key = published
                 .err()
                 .unwrap_or_else(|| approval::run_failure_key(run));
-            let failure = report.failure.as_ref();
             next.unfinished |= reached_apply && !run.destroys;
             next.failures = count(&history.failures, &failure_key, failure, job_uid, now);
         }
-        (_, RunResult::Cancelled) => {}
+        // The next check is due after an interval.
+        (_, RunResult::Cancelled) if failure.is_some() && is_check_of_current(history, run) => {
+            next.undone.unverified = false;
+            next.checked_at = Some(now);
+        }
+        (_, RunResult::Cancelled) => {
+            let failure_key = approval::run_failure_key(run);
+            let failures = failure
+                .map(|failure| count(&history.failures, &failure_key, Some(failure), job_uid, now));
+            next.failures = failures.unwrap_or(next.failures);
+        }
         (RunKind::Apply | RunKind::Plan, RunResult::Done | RunResult::NoChanges)
             if applies(run) =>
         {
@@ -459,6 +480,17 @@ fn update_history(
         add_report(&mut next, run, report);
     }
     next
+}
+
+/// Whether `run` is a drift check of the configuration that is applied (with `spec.mode: PlanOnly`, planned), and no run with this
+/// configuration has failed since.
+fn is_check_of_current(history: &History, run: &RunSpec) -> bool {
+    let planned = history.last_plan(run.mode).map(|plan| &plan.config_hash);
+    let applied = history.applied.as_ref().filter(|_| !history.unfinished);
+    let current = planned.or_else(|| applied.map(|applied| &applied.config_hash));
+    let failures = &history.failures;
+    let has_failed = failures.at.is_some() && failures.of == approval::run_failure_key(run);
+    run.kind == RunKind::Drift && current == Some(&run.config_hash) && !has_failed
 }
 
 /// Returns the successful apply `run`, with its published outputs if there are any.

@@ -4,7 +4,7 @@ use alustan_api::run::{
     CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
     RunProgress, RunRecord, RunSpec, Trigger,
 };
-use alustan_api::{Architecture, Commit, Terraform, names};
+use alustan_api::{Architecture, CANCEL_RUN, Commit, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::model::config_hash::Config;
 use crate::model::facts::requested;
 use crate::model::pull_secret::{docker_secret, pull_secret};
 use crate::model::state_slots::managed_state;
-use crate::model::{approval_policy, pod_options, progress};
+use crate::model::{approval_policy, pod_options, progress, user_request};
 use crate::objects::run_job::{self, RunJobInputs};
 use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
@@ -120,13 +120,19 @@ impl RunRequest {
         let (mut history, empty_cache) = case.with_mount(history, &mount, number);
         steps.extend(empty_cache);
         history.waiting = None;
+        history.cancel_run = user_request::value(tf, CANCEL_RUN);
         match &self.trigger {
             Trigger::PlanRequested { request } => history.plan_at = Some(request.clone()),
             _ => history.reconcile_at = requested(tf),
         }
         match self.trigger {
             Trigger::PlanRequested { .. } => {}
-            Trigger::Requested => history.failures = Failures::default(),
+            Trigger::Requested => {
+                history.failures = Failures::default();
+                if self.kind != RunKind::Drift {
+                    history.pending = approval::pending_after_request(&history);
+                }
+            }
             _ if opt_in::is_opted_in(tf, &history.failures) => {
                 history.failures = Failures::default();
             }

@@ -35,7 +35,10 @@ pub(super) fn unsaved_after(
     // may hold the state of a run that ended without a report.
     let failure = report.failure.as_ref();
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
-    let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
+    let is_interrupted = matches!(
+        reason,
+        Some(Reason::Interrupted | Reason::OutOfMemory | Reason::RunCancelled)
+    );
     let may_hold = has_begun && run.has_own_volume() && is_interrupted;
     let reported = report.unsaved.map(unsaved_in);
     reported

@@ -17,6 +17,10 @@ impl ReconcileCase<'_> {
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
+        let summary = &Summary {
+            message: format!("{}{}", summary.message, self.ignored_requests()),
+            ..summary.clone()
+        };
         let status = self.view(plan, digest).status(summary, self.now);
         Decision {
             steps: self.steps,

@@ -6,7 +6,6 @@ use alustan_api::{Reason, State, TerraformStatus};
 
 use crate::decide::case::ReconcileCase;
 use crate::decide::source::fetching;
-use crate::decide::start_run;
 use crate::model::facts;
 use crate::model::image::ImagePlan;
 use crate::model::summary::Summary;
@@ -92,11 +91,10 @@ impl ReconcileCase<'_> {
         wanted.is_ok_and(|wanted| self.is_current(&wanted.config.hash))
     }
 
-    /// Returns the decision with the previous `status`. Creates missing objects of an active run.
+    /// Returns the decision with the previous `status`. Creates missing objects of an active run, or cancels it.
     pub(super) fn keep_status(mut self, status: TerraformStatus) -> Decision {
-        if facts::open_run(&self.current).is_some() {
-            let steps = start_run::ensure_missing_objects(&self);
-            self.steps.extend(steps);
+        if let Some(run) = facts::open_run(&self.current).cloned() {
+            self.continue_or_cancel(&run);
         }
         Decision {
             steps: self.steps,

@@ -19,6 +19,7 @@ pub(crate) fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
         approved: None,
         emptying: tf.spec.approval.emptying == EmptyingPolicy::Ask && !destroys,
         restored: None,
+        discarded: None,
     }
 }
 

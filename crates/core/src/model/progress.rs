@@ -220,7 +220,7 @@ fn is_bounded(backend: &OwnBackend) -> bool {
 }
 
 /// Validates a report of `run`: truncates texts, replaces unknown reasons, removes changes with unknown actions, clamps times to the
-/// lifetime of the run until `now`.
+/// lifetime of the run until `now`. Removes the failure of a cancelled run.
 pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
     let end = now.max(run.started_at);
     let started_at = reported.started_at.clamp(run.started_at, end);
@@ -232,7 +232,10 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         asks: reported.asks.and_then(asks),
         lineage: reported.lineage.map(|lineage| truncate(&lineage, MAX_NAME)),
         lock: reported.lock.as_ref().map(lock),
-        failure: reported.failure.map(failure),
+        failure: reported
+            .failure
+            .filter(|_| reported.result != RunResult::Cancelled)
+            .map(failure),
         state_address: reported.state_address.as_deref().map(address),
         moved_from: reported.moved_from.as_deref().map(address),
         engine: reported.engine.as_ref().map(engine),
@@ -257,15 +260,20 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
     }
 }
 
-/// Returns the failure of a run with an impossible result in `report`: changes without a plan to approve, or a cancellation that the
-/// operator did not request. The failure uses the retry budget. Without a failure, the operator would start the same run again and again
+/// Returns the failure of a run with an impossible result in `report`: changes without a plan to approve, or a cancellation that
+/// according to `record` was not requested. The failure uses the retry budget. Without a failure, the operator would start the same run again and again
 /// without backoff.
-pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
+pub(crate) fn contradiction(report: &RunReport, record: &RunRecord) -> Option<Failure> {
+    let reason = report.failure.as_ref().map(|failure| &failure.reason);
+    let is_by_user = reason.is_some_and(|reason| *reason == Reason::RunCancelled);
     let claim = match report.result {
         RunResult::Changes if report.kind != RunKind::Drift && report.asks.is_none() => {
             "changes without a plan to approve"
         }
-        RunResult::Cancelled if !is_cancelled => "a cancellation that the operator did not request",
+        RunResult::Cancelled if !record.cancel => {
+            "a cancellation that the operator did not request"
+        }
+        _ if is_by_user => "a cancellation by a user",
         RunResult::Changes
         | RunResult::Cancelled
         | RunResult::NoChanges

@@ -10,11 +10,13 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-/// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.
-pub const USER_REQUESTED: [Reason; 3] = [
+/// Reasons of resources that are inactive because a user set a field of the spec or discarded a plan. Notifications and alerts exclude these
+/// reasons. [`Reason::RunCancelled`] is none of them: an apply may be incomplete.
+pub const USER_REQUESTED: [Reason; 4] = [
     Reason::Suspended,
     Reason::DeletionProtected,
     Reason::PlanOnly,
+    Reason::PlanDiscarded,
 ];
 
 /// `status.state` of a resource, and reason and message of its condition `Ready`. The status is rendered from these values.

@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
-use alustan_api::{NotificationEvent, Reason, Terraform, TerraformStatus};
+use alustan_api::{
+    CANCEL_RUN, DISCARD_PLAN, NotificationEvent, Reason, Terraform, TerraformStatus,
+};
 use alustan_core::observed::allow_list::Allowed;
 use alustan_core::observed::{
     AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, Ownership,
@@ -390,6 +392,18 @@ impl World {
         self.ledger.approve(&id);
         self.edit(|tf| tf.with("/approval/plan", id));
         true
+    }
+
+    /// Cancels run `number` as a user.
+    pub(crate) fn cancel_run(&mut self, number: i64) -> &mut Self {
+        self.edit(|tf| tf.annotated(CANCEL_RUN, &number.to_string()))
+    }
+
+    /// Discards the pending plan as a user. Returns its id; `None` if no plan is pending.
+    pub(crate) fn discard_plan(&mut self) -> Option<String> {
+        let plan = self.status().plan.filter(|plan| plan.pending_approval)?;
+        self.edit(|tf| tf.annotated(DISCARD_PLAN, plan.id.as_ref().unwrap()));
+        plan.id
     }
 
     /// Deletes the resource as a user.

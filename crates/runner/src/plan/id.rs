@@ -33,6 +33,8 @@ pub struct PlanIdInputs<'a> {
     /// Time at which the resource was restored from a backup. Makes the ids of plans unique after a restore, because `begun` then repeats
     /// earlier values.
     pub restored: Option<Timestamp>,
+    /// Id of the last discarded plan. Makes the id of a new plan with the same changes differ from it.
+    pub discarded: Option<&'a str>,
 }
 
 /// Returns the id of `plan`, an HMAC with the `key` of the resource, so that values cannot be guessed from the id.
@@ -48,6 +50,7 @@ pub fn plan_id(plan: PlanIdInputs<'_>, key: &[u8]) -> String {
         json!(plan.begun),
     ];
     parts.extend(plan.restored.map(|at| json!(at)));
+    parts.extend(plan.discarded.map(|id| json!({ "discarded": id })));
     parts.extend(plan.address.map(|address| json!({ "address": address })));
     let text = Value::Array(parts).to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -89,6 +92,7 @@ mod tests {
             state: &first,
             begun: 1,
             restored: None,
+            discarded: None,
         };
         let plans = [
             plan,
@@ -135,6 +139,14 @@ mod tests {
             },
             PlanIdInputs {
                 restored: Some(Timestamp::MAX),
+                ..plan
+            },
+            PlanIdInputs {
+                discarded: Some("0f3c9a51b2e4d870"),
+                ..plan
+            },
+            PlanIdInputs {
+                discarded: Some("1f3c9a51b2e4d870"),
                 ..plan
             },
         ];

@@ -149,6 +149,10 @@ fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
 fn set_approval_policy(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval_policy::inputs(case.tf, true);
     inputs.approval.restored = restore::restored_at(&case.history);
+    inputs
+        .approval
+        .discarded
+        .clone_from(&case.history.discarded);
     inputs.plan_secret =
         approval_policy::may_need_approval(case.tf, true).then(|| names::plan(&case.tf.name_any()));
     inputs.adopt = false;

@@ -38,6 +38,8 @@ pub(super) enum Event {
     Rules(bool),
     Approve,
     ApproveAnother(u8),
+    Discard,
+    CancelRun(u8),
     Suspend(bool),
     Unsteady(bool),
     Delete,
@@ -110,6 +112,8 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Rules),
         6 => Just(Event::Approve),
         1 => (0..3_u8).prop_map(Event::ApproveAnother),
+        4 => Just(Event::Discard),
+        9 => prop_oneof![6 => Just(1), 1 => Just(0), 1 => Just(2)].prop_map(Event::CancelRun),
         3 => prop::bool::weighted(0.4).prop_map(Event::Suspend),
         2 => any::<bool>().prop_map(Event::Unsteady),
         4 => Just(Event::Delete),
@@ -193,6 +197,12 @@ pub(super) fn apply_event(world: &mut World, event: &Event) {
         Event::Approve => drop(world.approve()),
         Event::ApproveAnother(id) => {
             world.edit(|tf| tf.with("/approval/plan", id.to_string()));
+        }
+        Event::Discard => drop(world.discard_plan()),
+        Event::CancelRun(offset) => {
+            // Also runs that have ended, and runs that have not started yet.
+            let number = world.record.as_ref().map_or(1, |seen| seen.record.number);
+            world.cancel_run(number + 1 - i64::from(offset));
         }
         Event::Suspend(suspend) => drop(world.edit(|tf| tf.with("/suspend", suspend))),
         Event::Unsteady(unsteady) => world.drifts_after_apply = unsteady,

@@ -1,7 +1,8 @@
 //! Executes the steps of a decision in the simulated cluster, as the controller does.
 
 use alustan_api::labels::Component;
-use alustan_api::run::{Pin, RunProgress, RunRecord, key};
+use alustan_api::report::Failure;
+use alustan_api::run::{Pin, RunPhase, RunProgress, RunRecord, key};
 use alustan_api::{Reason, names};
 use alustan_core::model::{admission, image, progress};
 use alustan_core::objects::{outputs, secrets};
@@ -370,14 +371,26 @@ impl World {
         if swap.record.cancel && !next.record.cancel {
             self.ledger.reached(Situation::Cancelled);
         }
-        if swap.record.given_up.is_some() && next.record.given_up.is_none() {
+        let is_by_user = |cause: &Failure| cause.reason == Reason::RunCancelled;
+        let given_up = swap.record.given_up.as_ref();
+        if given_up.is_some_and(|cause| !is_by_user(cause)) && next.record.given_up.is_none() {
             self.ledger.lost(swap.record.number);
+        }
+        let failures = swap.history.as_ref().map(|history| &history.failures);
+        let is_recorded = swap.record.phase == RunPhase::Recorded
+            && next.record.phase < RunPhase::Recorded
+            && failures.is_some_and(|failures| failures.reason == Reason::RunCancelled);
+        if given_up.is_some_and(is_by_user) && is_recorded {
+            self.ledger.cancelled_by_user(swap.record.number);
         }
         let previous_number = next.record.number;
         next.record = swap.record.clone();
         if let Some(history) = &swap.history {
             if history.reconcile_at != next.history.reconcile_at {
                 self.ledger.new_budget();
+            }
+            if history.discarded != next.history.discarded {
+                self.ledger.discard(history.discarded.as_ref().unwrap());
             }
             next.history = history.clone();
         }
@@ -386,7 +399,12 @@ impl World {
         }
         match &swap.inputs {
             Keep::Same => {}
-            Keep::Set(inputs) => next.inputs = Some((**inputs).clone()),
+            Keep::Set(inputs) => {
+                if swap.record.number > previous_number {
+                    self.ledger.may_start(inputs);
+                }
+                next.inputs = Some((**inputs).clone());
+            }
             Keep::Drop => next.inputs = None,
         }
         self.ledger.record(&next);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
-use alustan_api::run::{Pin, RunKind, RunPhase, RunRecord};
+use alustan_api::run::{Pin, RunInputs, RunKind, RunPhase, RunRecord};
 use alustan_api::{ABANDON, DeletionPolicy, Mode, Terraform};
 use alustan_core::observed::RecordSeen;
 use kube_core::ResourceExt;
@@ -21,6 +21,7 @@ pub(crate) enum Situation {
     BuildFailed,
     BudgetUsedUp,
     Cancelled,
+    CancelledByUser,
     Conflict,
     Crash,
     CrashMidStart,
@@ -42,12 +43,13 @@ pub(crate) enum Situation {
 
 impl Situation {
     /// All situations.
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Applied,
         Self::Approved,
         Self::BuildFailed,
         Self::BudgetUsedUp,
         Self::Cancelled,
+        Self::CancelledByUser,
         Self::Conflict,
         Self::Crash,
         Self::CrashMidStart,
@@ -95,6 +97,8 @@ pub(crate) struct Ledger {
     approved: BTreeSet<String>,
     /// Ids of the approved plans that were applied.
     applied_plans: BTreeSet<String>,
+    /// Ids of the discarded plans.
+    discarded_plans: BTreeSet<String>,
 }
 
 impl Ledger {
@@ -111,6 +115,18 @@ impl Ledger {
     /// Records the approval of plan `id`.
     pub(crate) fn approve(&mut self, id: &str) {
         self.approved.insert(id.to_owned());
+    }
+
+    /// Records that a user discarded plan `id`.
+    pub(crate) fn discard(&mut self, id: &str) {
+        self.discarded_plans.insert(id.to_owned());
+    }
+
+    /// Checks that no run starts to apply a discarded plan.
+    pub(crate) fn may_start(&self, inputs: &RunInputs) {
+        let approved = inputs.approval.approved.as_ref();
+        let is_discarded = approved.is_some_and(|plan| self.discarded_plans.contains(&plan.id));
+        assert!(!is_discarded, "a discarded plan is applied: {approved:?}");
     }
 
     /// Checks that a plan that needs approval is approved before its apply, and that no approval is used twice.
@@ -260,6 +276,14 @@ impl Ledger {
         self.failed(&key, FailureClass::Transient);
     }
 
+    /// Records that a user cancelled run `number`. No run with the same budget key may start until a request by annotation.
+    pub(crate) fn cancelled_by_user(&mut self, number: i64) {
+        self.reached(Situation::CancelledByUser);
+        let key = self.budget_key(number);
+        self.used_budgets.insert(key.clone(), LIMIT);
+        self.failure_streak = (key, LIMIT);
+    }
+
     /// Returns the key under which the failures of run `number` are counted: configuration and approval settings of the run.
     fn budget_key(&self, number: i64) -> String {
         let judged_by = self.approval_settings.get(&number);
@@ -296,9 +320,10 @@ impl Ledger {
         }
     }
 
-    /// Whether the failures with the same budget key have used up the retry budget, so that the resource may be stalled.
+    /// Whether the failures with the same budget key have used up the retry budget, or a plan was discarded, so that the resource may be
+    /// stalled.
     pub(crate) fn may_be_stalled(&self) -> bool {
-        self.used_budgets.values().any(|cost| *cost >= LIMIT)
+        !self.discarded_plans.is_empty() || self.used_budgets.values().any(|cost| *cost >= LIMIT)
     }
 
     /// Resets the retry budget after a success or a request by annotation.

@@ -237,10 +237,16 @@ impl World {
     /// Returns the plan id of run `number`, derived from the real objects, the wanted configuration and the last apply.
     pub(super) fn plan_id(&self, number: i64) -> String {
         let begun = self.record.as_ref().unwrap().record.begun;
-        let restored = self.run_inputs().approval.restored;
+        let (restored, discarded) = {
+            let approval = &self.run_inputs().approval;
+            (approval.restored, &approval.discarded)
+        };
         let destroys = self.ledger.destroys(number);
         let wanted = self.ledger.decided(number).filter(|_| !destroys);
-        digest::plain(&format!("{:?} {wanted:?} {begun} {restored:?}", self.real))
+        digest::plain(&format!(
+            "{:?} {wanted:?} {begun} {restored:?} {discarded:?}",
+            self.real
+        ))
     }
 
     fn apply(&mut self, pod: &Pod, fail: Option<FailureClass>) -> Stage {

@@ -178,6 +178,7 @@ impl Session {
             state: &head,
             begun: self.last_begun(),
             restored: self.inputs.approval.restored,
+            discarded: self.inputs.approval.discarded.as_deref(),
         };
         let id = plan_id(plan, &self.key);
         Ok((summary, id))
