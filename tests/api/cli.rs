@@ -9,7 +9,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use alustan_api::labels::{COMPONENT, Component, NAME};
-use alustan_api::{APPLY_AT, PLAN_AT, RECONCILE_AT, Terraform, labels, names};
+use alustan_api::{
+    APPLY_AT, CANCEL_RUN, DISCARD_PLAN, PLAN_AT, RECONCILE_AT, Terraform, labels, names,
+};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
@@ -295,6 +298,65 @@ async fn approve_is_refused_without_a_pending_plan() {
         "{why}"
     );
     assert_eq!(get(&space, "web").await.spec.approval.plan, None);
+}
+
+#[tokio::test]
+async fn discard_names_the_pending_plan() {
+    let space = Space::new().await;
+    apply(&space, &resource("web"), awaiting("0123")).await;
+    let discarded = async || {
+        get(&space, "web")
+            .await
+            .annotations()
+            .get(DISCARD_PLAN)
+            .cloned()
+    };
+    let why = run(&space, "discard web 4567").await.failure();
+    assert!(why.contains("the pending plan is 0123"), "{why}");
+    assert_eq!(discarded().await, None);
+    let printed = run(&space, "discard web").await.success();
+    for part in [
+        format!("plan 0123 of {}/web: +0 ~1 -2", space.namespace),
+        format!("kubectl alustan reconcile web -n {}", space.namespace),
+    ] {
+        assert!(printed.contains(&part), "no {part:?} in {printed}");
+    }
+    assert_eq!(discarded().await.as_deref(), Some("0123"));
+}
+
+#[tokio::test]
+async fn cancel_names_the_active_run() {
+    let space = Space::new().await;
+    apply_as_applied(&space, "web").await;
+    let why = run(&space, "cancel web").await.failure();
+    assert!(
+        why.contains("no run of ") && why.contains("is active; current state: Success (Applied)"),
+        "{why}"
+    );
+    let ours = json!({NAME: "web", COMPONENT: Component::Run.as_str()});
+    for name in ["web-plan-6", "web-drift-7"] {
+        space
+            .create::<Job>(json!({
+                "metadata": {"name": name, "labels": ours},
+                "spec": {"template": {"spec": {
+                    "restartPolicy": "Never", "containers": [{"name": "terraform", "image": "i"}],
+                }}},
+            }))
+            .await;
+    }
+    let cancelled = async || {
+        get(&space, "web")
+            .await
+            .annotations()
+            .get(CANCEL_RUN)
+            .cloned()
+    };
+    let printed = run(&space, "cancel web").await.success();
+    let wanted = format!("cancellation of run 7 of {}/web requested", space.namespace);
+    assert!(printed.contains(&wanted), "{printed}");
+    assert_eq!(cancelled().await.as_deref(), Some("7"));
+    run(&space, "cancel web 6").await.success();
+    assert_eq!(cancelled().await.as_deref(), Some("6"));
 }
 
 /// Returns a status with a run that created a speculative plan for the request `request`.

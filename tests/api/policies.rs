@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::labels::{self, Component, HOLDS_STATE};
 use alustan_api::run::{History, RunProgress, RunRecord, key};
-use alustan_api::{APPLY_AT, PLAN_AT, RECONCILE_AT, Terraform, names};
+use alustan_api::{APPLY_AT, CANCEL_RUN, DISCARD_PLAN, PLAN_AT, RECONCILE_AT, Terraform, names};
 use alustan_core::objects::{rbac, secrets};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
@@ -252,7 +252,7 @@ async fn right_to_patch_without_update_allows_only_actions() {
     })
     .await;
     let annotate = |name: &str| json!({"metadata": {"annotations": {name: "now"}}});
-    for name in [RECONCILE_AT, APPLY_AT, PLAN_AT] {
+    for name in [RECONCILE_AT, APPLY_AT, PLAN_AT, CANCEL_RUN] {
         patch(annotate(name)).await.unwrap();
     }
     for (change, message) in [
@@ -269,6 +269,10 @@ async fn right_to_patch_without_update_allows_only_actions() {
             "require permission to approve",
         ),
         (
+            annotate(DISCARD_PLAN),
+            "discarding plans requires the verb approve",
+        ),
+        (
             annotate("alustan.io/abandon"),
             "may change only the annotations alustan.io/reconcile-at",
         ),
@@ -277,7 +281,7 @@ async fn right_to_patch_without_update_allows_only_actions() {
             "may change only the annotations",
         ),
         (
-            json!({"metadata": {"finalizers": ["a.test/b"]}}),
+            json!({"metadata": {"finalizers": ["example.test/hold"]}}),
             "may change only the annotations",
         ),
     ] {
@@ -285,7 +289,7 @@ async fn right_to_patch_without_update_allows_only_actions() {
         assert!(refused.contains(message), "{change}: {refused}");
     }
 
-    // The approver may neither suspend nor reconcile.
+    // The approver may also discard plans, but may neither suspend, reconcile nor cancel.
     install(
         &space,
         &[bind(&space, "approving", "ClusterRole", "alustan-approver")],
@@ -303,12 +307,24 @@ async fn right_to_patch_without_update_allows_only_actions() {
         approved.map_err(|refused| refused.to_string())
     })
     .await;
-    for change in [
-        json!({"spec": {"suspend": false}}),
-        json!({"spec": {"approval": {"mode": "Manual"}}}),
-        json!({"metadata": {"annotations": {RECONCILE_AT: "later"}}}),
+    patch(&annotate(DISCARD_PLAN)).await.unwrap();
+    let cancel = json!({"metadata": {"annotations": {CANCEL_RUN: "7"}}});
+    let removal = json!({"metadata": {"annotations": {CANCEL_RUN: null}}});
+    for (change, message) in [
+        (json!({"spec": {"suspend": false}}), "the verb suspend"),
+        (
+            json!({"spec": {"approval": {"mode": "Manual"}}}),
+            "may change only spec.approval.plan",
+        ),
+        (
+            json!({"metadata": {"annotations": {RECONCILE_AT: "later"}}}),
+            "the verb reconcile",
+        ),
+        (cancel, "the verb cancel"),
+        (removal, "the verb cancel"),
     ] {
-        refusal(async || patch(&change).await).await;
+        let refused = refusal(async || patch(&change).await).await;
+        assert!(refused.contains(message), "{change}: {refused}");
     }
 }
 

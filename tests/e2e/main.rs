@@ -15,6 +15,7 @@ mod backend;
 mod build_namespace;
 mod cache;
 mod canary;
+mod cancel;
 mod clusters;
 mod commits;
 mod crashes;

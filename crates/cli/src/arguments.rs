@@ -5,6 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::cluster::{Cluster, ClusterArguments};
 use crate::commands::adopt::Adopt;
 use crate::commands::approve::Approve;
+use crate::commands::cancel::Cancel;
+use crate::commands::discard::Discard;
 use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
 use crate::commands::plan::Plan;
@@ -36,6 +38,8 @@ pub(crate) enum Command {
     Runs(Runs),
     Plan(Plan),
     Approve(Approve),
+    Discard(Discard),
+    Cancel(Cancel),
     Reconcile(Reconcile),
     Suspend(Suspend),
     Resume(Resume),
@@ -56,6 +60,8 @@ impl Command {
             Self::Runs(runs) => runs.run(cluster).await,
             Self::Plan(plan) => plan.run(cluster).await,
             Self::Approve(approve) => approve.run(cluster).await,
+            Self::Discard(discard) => discard.run(cluster).await,
+            Self::Cancel(cancel) => cancel.run(cluster).await,
             Self::Reconcile(reconcile) => reconcile.run(cluster).await,
             Self::Suspend(suspend) => suspend.run(cluster).await,
             Self::Resume(resume) => resume.run(cluster).await,
@@ -88,6 +94,9 @@ mod tests {
     #[case("suspend -A")]
     #[case("suspend web -A")]
     #[case("approve")]
+    #[case("discard")]
+    #[case("cancel")]
+    #[case("cancel web now")]
     #[case("plan web --wait")]
     #[case("plan web --now --timeout 90s")]
     #[case("plan web --now --wait --timeout soon")]
@@ -118,6 +127,8 @@ mod tests {
     #[case("reconcile --reason=RepositoryUnreachable -n team")]
     #[case("reconcile web --reason RepositoryUnreachable")]
     #[case("-n team approve web 0f3c9a51b2e4d870")]
+    #[case("discard web 0f3c9a51b2e4d870")]
+    #[case("cancel web 7 -n team")]
     #[case("plan web")]
     #[case("plan web --now")]
     #[case("plan web --now --wait --timeout 90s")]

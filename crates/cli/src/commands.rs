@@ -2,6 +2,8 @@
 
 pub(crate) mod adopt;
 pub(crate) mod approve;
+pub(crate) mod cancel;
+pub(crate) mod discard;
 pub(crate) mod logs;
 pub(crate) mod outputs;
 pub(crate) mod plan;

@@ -341,7 +341,7 @@ fn last(jobs: &[String]) -> Option<String> {
 }
 
 /// Returns the run number in the name of a Job.
-fn number(job: &str) -> Option<i64> {
+pub(crate) fn number(job: &str) -> Option<i64> {
     job.rsplit_once('-')?.1.parse().ok()
 }
 
