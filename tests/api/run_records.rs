@@ -114,7 +114,7 @@ async fn records_have_a_maximum_age_after_the_deletion_and_a_maximum_size() {
     operator
         .args(["--keep-deleted-runs", "1m"])
         .args(["--run-history-bytes", "100000"]);
-    let _process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
+    let mut process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
     let texts = |run: &TerraformRun| {
         let status = run.status.clone().unwrap();
         (
@@ -138,4 +138,7 @@ async fn records_have_a_maximum_age_after_the_deletion_and_a_maximum_size() {
             .ok_or_else(|| format!("{found:?}"))
     })
     .await;
+    // The operator ends with its standard input.
+    drop(process.stdin.take());
+    process.wait().unwrap();
 }

@@ -47,7 +47,7 @@ fn numbers(runs: &[TerraformRun]) -> Vec<i64> {
     runs.iter().map(|run| run.spec.number).collect()
 }
 
-/// Binds `user` to the ClusterRole `alustan-viewer` in the namespace.
+/// Binds `user` to `ClusterRole` `alustan-viewer` in the namespace.
 async fn add_viewer(scene: &Scene, user: &str) {
     let role = "--clusterrole=alustan-viewer";
     let user = format!("--user={user}");
@@ -92,12 +92,12 @@ async fn finished_runs_are_recorded_and_readable_without_access_to_secrets() {
                 .contains("terraform_data.a will be created")
         );
         let changes = status.changes.unwrap();
-        let changed = &changes.resources[0];
+        let object = &changes.resources[0];
         assert_eq!(
-            (changed.address.as_str(), changed.action.as_str()),
+            (object.address.as_str(), object.action.as_str()),
             ("terraform_data.a", "create")
         );
-        let shown: Vec<_> = changed
+        let shown: Vec<_> = object
             .attributes
             .iter()
             .map(|attribute| {

@@ -25,7 +25,7 @@ pub const MAX_LOG_HEAD_BYTES: usize = 8 * 1024;
 pub const MAX_LOG_TAIL_BYTES: usize = 24 * 1024;
 
 /// Specification of a finished run.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
     crates(kube_core = "::kube_core", kube = "::kube_derive"),
@@ -115,7 +115,7 @@ pub struct RunApproval {
 }
 
 /// Result of a run.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRunStatus {
     /// Result of the run: `NoChanges`, `Changes`, `Done`, `Failed` or `Cancelled`.

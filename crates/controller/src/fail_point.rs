@@ -81,13 +81,12 @@ mod under_test {
             Step::CreateJob(job) | Step::EmptyCache(job) => {
                 job.metadata.name.clone().unwrap_or_default()
             }
-            Step::DeleteJob { name, .. } => name.clone(),
+            Step::DeleteJob { name, .. } | Step::DeleteRun(name) => name.clone(),
             Step::ReleaseClaim(claim) => claim.clone(),
             Step::CreateBuildSecret(secret) => secret.metadata.name.clone().unwrap_or_default(),
             Step::DeleteBuildSecret(build_secret) => build_secret.name.clone(),
             Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::RecordRun(run) => run.metadata.name.clone().unwrap_or_default(),
-            Step::DeleteRun(name) => name.clone(),
             Step::AddFinalizer
             | Step::CreateRecord(_)
             | Step::CheckRecord(_)

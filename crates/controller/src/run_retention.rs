@@ -72,21 +72,21 @@ async fn sweep(ctx: &Context, watched_namespaces: &[String]) -> bool {
     let (mut runs, mut is_complete) = (Vec::new(), true);
     for api in apis {
         let listed = list(ctx, &api, &mut runs).await;
-        is_complete &= is_done(listed);
+        is_complete &= is_done(&listed);
     }
     let due = ctx.run_history.retention().due(runs, Timestamp::now());
     if !due.is_empty() {
         info!(records = due.len(), "deleting or shortening TerraformRuns");
     }
     for removal in due {
-        is_complete &= is_done(remove(ctx, removal).await);
+        is_complete &= is_done(&remove(ctx, removal).await);
     }
     is_complete
 }
 
 /// Returns whether `result` is a success. Logs an error.
-fn is_done(result: Result<(), Error>) -> bool {
-    if let Err(error) = &result {
+fn is_done(result: &Result<(), Error>) -> bool {
+    if let Err(error) = result {
         let error = with_causes(error);
         warn!(error, "failed to delete old TerraformRuns");
     }

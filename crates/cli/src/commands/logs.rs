@@ -96,7 +96,7 @@ impl Logs {
             return print::bytes(&log);
         }
         let runs = finished_runs::list(cluster, tf).await.unwrap_or_default();
-        let Some(run) = recorded(&runs, self.run.or(reported(tf))) else {
+        let Some(run) = recorded(&runs, self.run.or_else(|| reported(tf))) else {
             return Err(Error::Refused(error.chain() + &others(logs.keys())));
         };
         print::note(&format!(

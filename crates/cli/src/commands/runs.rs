@@ -101,7 +101,8 @@ fn details(run: &TerraformRun) -> String {
     let mut text = String::new();
     for (name, fact) in facts {
         if let Some(fact) = fact {
-            text.push_str(&format!("{:<10}{fact}\n", format!("{name}:")));
+            let line = format!("{:<10}{fact}\n", format!("{name}:"));
+            text.push_str(&line);
         }
     }
     if let Some(changes) = status.and_then(|status| status.changes.as_ref()) {
@@ -133,7 +134,8 @@ fn changes_text(changes: &ChangeSet) -> String {
     if changes.omitted > 0 {
         lines.push(format!("and {} more changes", changes.omitted));
     }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.push(String::new());
+    lines.join("\n")
 }
 
 fn resource_lines(resource: &ResourceChange) -> Vec<String> {

@@ -298,12 +298,11 @@ impl ReconcileCase<'_> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);
         if self.current.cancel {
-            let cause = match by_user(&self.current) {
-                Some(_) => "was cancelled by a user",
-                None => {
-                    self.cancel(&run.job, None);
-                    "could not start and is being cancelled"
-                }
+            let cause = if by_user(&self.current).is_some() {
+                "was cancelled by a user"
+            } else {
+                self.cancel(&run.job, None);
+                "could not start and is being cancelled"
             };
             let message = format!(
                 "run {number} ({trigger}) {cause}; waiting for its pod to end; see kubectl describe \

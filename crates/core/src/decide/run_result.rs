@@ -2,8 +2,8 @@
 
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, Planned, RunKind,
-    RunPhase, RunProgress, RunRecord, RunSpec, Trigger,
+    Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, Outputs, Planned,
+    RunKind, RunPhase, RunProgress, RunRecord, RunSpec, Trigger,
 };
 use alustan_api::{Architecture, InventoryStatus, Mode, Reason, Terraform};
 use alustan_backends::address_of;
@@ -52,27 +52,8 @@ pub(super) fn record_result(
 ) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
-    let own_report = current
-        .report
-        .clone()
-        .filter(|report| report.number == current.record.number);
     let has_own_report = progress::has_own_report(run);
-    let mut steps = Vec::new();
-    let (mut report, outputs) = if let Some(report) = own_report {
-        let mut report = progress::report(report, run, now);
-        if let Some(inputs) = &current.inputs {
-            report.state_address = address(tf, &inputs.backend, report.state_address);
-        }
-        if let Some(failure) = progress::contradiction(&report, &current.record) {
-            fail(&mut report, failure);
-        }
-        (report, current.outputs.as_ref())
-    } else {
-        let memory = memory_limit(tf, seen, run, settings);
-        let report = synthetic_report(current, run, seen.job.as_ref(), memory, now)?;
-        steps.extend(close_steps(&current.record, run));
-        (report, None)
-    };
+    let (mut report, outputs, mut steps) = validated_report(tf, seen, settings, now, current, run)?;
     let reached_apply = current.record.begun == current.record.number;
     let cancellation = cancellation::by_user(&current.record);
     if let Some(cancellation) = cancellation {
@@ -167,6 +148,34 @@ pub(super) fn record_result(
         history,
         outputs: outputs_published,
     })
+}
+
+/// Returns the report of `run`, its outputs, and the steps that close the report of a run whose pod left none.
+fn validated_report<'a>(
+    tf: &Terraform,
+    seen: &Seen,
+    settings: &Settings,
+    now: Timestamp,
+    current: &'a RecordSeen,
+    run: &RunSpec,
+) -> Option<(RunReport, Option<&'a Outputs>, Vec<Step>)> {
+    let own_report = current
+        .report
+        .clone()
+        .filter(|report| report.number == current.record.number);
+    let Some(report) = own_report else {
+        let memory = memory_limit(tf, seen, run, settings);
+        let report = synthetic_report(current, run, seen.job.as_ref(), memory, now)?;
+        return Some((report, None, close_steps(&current.record, run)));
+    };
+    let mut report = progress::report(report, run, now);
+    if let Some(inputs) = &current.inputs {
+        report.state_address = address(tf, &inputs.backend, report.state_address);
+    }
+    if let Some(failure) = progress::contradiction(&report, &current.record) {
+        fail(&mut report, failure);
+    }
+    Some((report, current.outputs.as_ref(), Vec::new()))
 }
 
 /// Returns the number of consecutive late drift checks after `run`.
@@ -358,6 +367,14 @@ fn lost_image_after(history: &History, run: &RunSpec, report: &RunReport) -> Opt
     lost_image.filter(|image| has_failed || *image != run.image)
 }
 
+/// Removes drift, plans and failures: the objects are as configured, or destroyed.
+fn forget_problems(history: &mut History) {
+    history.failures = Failures::default();
+    history.drift = None;
+    history.pending = None;
+    history.planned = None;
+}
+
 /// Returns the history after `report`. `published`: the published outputs, if any; or, if the publication failed, the key under which
 /// failed publications are counted. `reached_apply`: whether the run reached phase `Applying`.
 fn update_history(
@@ -417,13 +434,10 @@ fn update_history(
             if applies(run) =>
         {
             next.applied = Some(applied(run, published.ok().flatten(), now));
-            next.failures = Failures::default();
             next.build_failures = Failures::default();
             next.unfinished = false;
             next.undone = after_apply(history, run, &report);
-            next.drift = None;
-            next.pending = None;
-            next.planned = None;
+            forget_problems(&mut next);
             next.checked_at = Some(now);
         }
         (RunKind::Apply | RunKind::Plan | RunKind::Destroy, RunResult::Changes) => {
@@ -438,11 +452,8 @@ fn update_history(
         // The result of a requested plan is only reported: with `driftDetection.mode: Correct`, recorded drift would start an apply.
         (RunKind::Drift, _) if run.is_requested_plan() => {}
         (RunKind::Drift, RunResult::Done | RunResult::NoChanges) => {
-            next.failures = Failures::default();
             next.undone = CorrectionHistory::default();
-            next.drift = None;
-            next.pending = None;
-            next.planned = None;
+            forget_problems(&mut next);
             next.checked_at = Some(now);
         }
         (RunKind::Drift, RunResult::Changes) => {
@@ -465,10 +476,7 @@ fn update_history(
         ) => {
             next.applied = None;
             next.unfinished = false;
-            next.drift = None;
-            next.pending = None;
-            next.planned = None;
-            next.failures = Failures::default();
+            forget_problems(&mut next);
         }
     }
     if reached_apply {

@@ -134,7 +134,6 @@ fn cut_plan(plan: &mut String) {
     let end = plan.floor_char_boundary(plan.len() / 4);
     let omitted = plan.len() - end;
     plan.truncate(end);
-    plan.push_str(&format!(
-        "\n[{omitted} more bytes of the plan are not stored]"
-    ));
+    let note = format!("\n[{omitted} more bytes of the plan are not stored]");
+    plan.push_str(&note);
 }

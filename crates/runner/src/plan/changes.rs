@@ -82,7 +82,7 @@ struct CheckJson {
     #[serde(default)]
     problems: Vec<Problem>,
     #[serde(default)]
-    instances: Vec<CheckJson>,
+    instances: Vec<Self>,
 }
 
 #[derive(Deserialize)]
@@ -223,10 +223,10 @@ impl<'a> Details<'a> {
                 continue;
             }
             let with_attributes = self.resource(action, planned);
-            let changed = i64::try_from(with_attributes.attributes.len()).unwrap_or(i64::MAX);
+            let listed = i64::try_from(with_attributes.attributes.len()).unwrap_or(i64::MAX);
             let without_attributes = ResourceChange {
                 attributes: Vec::new(),
-                omitted_attributes: with_attributes.omitted_attributes.saturating_add(changed),
+                omitted_attributes: with_attributes.omitted_attributes.saturating_add(listed),
                 ..with_attributes.clone()
             };
             let fitting = self

@@ -211,7 +211,7 @@ fn path_text(path: &[Value]) -> String {
                 }
                 text.push_str(key);
             }
-            step => text.push_str(&format!("[{step}]")),
+            step => text.extend(["[", &step.to_string(), "]"]),
         }
     }
     text

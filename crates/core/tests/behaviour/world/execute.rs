@@ -223,7 +223,6 @@ impl World {
                 }
             }
             Step::DeleteOutputs(object) => drop(self.objects.remove(object.name())),
-            Step::RecordRun(_) | Step::DeleteRun(_) => {}
             Step::DeleteClaim => {
                 self.cache = CacheSeen::Absent;
                 self.volume_unreachable = false;
@@ -234,7 +233,11 @@ impl World {
                     has_finished_users: false,
                 };
             }
-            Step::PruneImages | Step::EmptyCache(_) | Step::CleanUp { .. } => {}
+            Step::RecordRun(_)
+            | Step::DeleteRun(_)
+            | Step::PruneImages
+            | Step::EmptyCache(_)
+            | Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
                 // Before a restore, the real objects belong to the earlier resource of the same name. The finalizer may then be removed
                 // without a destroy.
