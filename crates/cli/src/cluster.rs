@@ -126,10 +126,8 @@ impl Cluster {
 
     /// Returns the names of the run pods of the resource `name` that have not terminated.
     pub(crate) async fn living_pods(&self, name: &str) -> Result<Vec<String>, Error> {
-        let ours = format!("{NAME}={name},{COMPONENT}={}", Component::Run.as_str());
-        let list = ListParams::default().labels(&ours);
         let action = format!("list the pods of {}", self.key(name));
-        let pods = call(&action, self.api::<Pod>().list(&list)).await?;
+        let pods = call(&action, self.api::<Pod>().list(&of_runs(name))).await?;
         Ok(pods
             .iter()
             .filter(|pod| is_running(pod))
@@ -141,6 +139,12 @@ impl Cluster {
     pub(crate) fn key(&self, name: &str) -> ObjectKey {
         ObjectKey::new(&self.namespace, name)
     }
+}
+
+/// Returns list parameters that select the Jobs and pods of the runs of the resource `name`.
+pub(crate) fn of_runs(name: &str) -> ListParams {
+    let component = Component::Run.as_str();
+    ListParams::default().labels(&format!("{NAME}={name},{COMPONENT}={component}"))
 }
 
 async fn config(context: Option<String>) -> Result<Config, Error> {

@@ -1,14 +1,12 @@
 //! `cancel`: cancels the active run.
 
-use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::{CANCEL_RUN, ObjectKey, Terraform};
 use clap::Args;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
-use kube::api::ListParams;
 use serde_json::json;
 
-use crate::cluster::{Cluster, FIELD_MANAGER, call};
+use crate::cluster::{Cluster, FIELD_MANAGER, call, of_runs};
 use crate::commands::logs::number;
 use crate::condition::situation;
 use crate::error::Error;
@@ -50,12 +48,7 @@ impl Cancel {
     /// # Errors
     /// If no run is active, or its number is unknown.
     async fn active_run(&self, cluster: &Cluster, tf: &Terraform) -> Result<i64, Error> {
-        let ours = format!(
-            "{NAME}={},{COMPONENT}={}",
-            self.name,
-            Component::Run.as_str()
-        );
-        let list = ListParams::default().labels(&ours);
+        let list = of_runs(&self.name);
         let action = format!("list the Jobs of {}", cluster.key(&self.name));
         let active = match call(&action, cluster.api::<Job>().list(&list)).await {
             Ok(jobs) => last_active(&jobs.items),

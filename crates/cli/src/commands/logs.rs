@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Duration;
 
-use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::names;
 use alustan_api::run::{RunKind, key};
 use alustan_api::{RunLog, Terraform, TerraformRun};
@@ -17,7 +16,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 
-use crate::cluster::{Cluster, call};
+use crate::cluster::{Cluster, call, of_runs};
 use crate::condition::situation;
 use crate::error::Error;
 use crate::finished_runs;
@@ -149,12 +148,7 @@ impl Logs {
 
     /// Returns the names of the Jobs of the resource's runs.
     async fn jobs(&self, cluster: &Cluster) -> Result<Vec<String>, Error> {
-        let ours = format!(
-            "{NAME}={},{COMPONENT}={}",
-            self.name,
-            Component::Run.as_str()
-        );
-        let list = ListParams::default().labels(&ours);
+        let list = of_runs(&self.name);
         let action = format!("list the Jobs of {}", cluster.key(&self.name));
         let jobs = call(&action, cluster.api::<Job>().list_metadata(&list)).await?;
         Ok(jobs.iter().map(ResourceExt::name_any).collect())
