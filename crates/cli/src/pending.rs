@@ -3,8 +3,10 @@
 use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 
+use crate::cluster::Cluster;
 use crate::condition::situation;
 use crate::error::Error;
+use crate::print;
 
 /// Plan that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,23 @@ pub(crate) fn check(tf: &Terraform, pending: &Pending, given: Option<&str>) -> R
          ({}). To show it: kubectl alustan plan {name} -n {namespace}",
         pending.id, pending.summary
     )))
+}
+
+/// Reads the resource `name`, and prints its plan that waits for approval. `given`: plan id in the command line.
+///
+/// # Errors
+/// If no plan waits for approval, or another one than `given`.
+pub(crate) async fn announce(
+    cluster: &Cluster,
+    name: &str,
+    given: Option<&str>,
+) -> Result<(Terraform, Pending), Error> {
+    let tf = cluster.resource(name).await?;
+    let pending = pending(&tf)?;
+    check(&tf, &pending, given)?;
+    let Pending { id, summary } = &pending;
+    print::line(&format!("plan {id} of {}: {summary}", ObjectKey::of(&tf)))?;
+    Ok((tf, pending))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, FIELD_MANAGER};
 use crate::error::Error;
-use crate::pending::{check, pending};
+use crate::pending::announce;
 use crate::print;
 
 /// Approve the plan that waits for approval.
@@ -25,14 +25,8 @@ pub(crate) struct Approve {
 impl Approve {
     /// Sets `spec.approval` to the pending plan and the user.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
-        let tf = cluster.resource(&self.name).await?;
-        let pending = pending(&tf)?;
-        check(&tf, &pending, self.plan.as_deref())?;
+        let (tf, pending) = announce(cluster, &self.name, self.plan.as_deref()).await?;
         let key = ObjectKey::of(&tf);
-        print::line(&format!(
-            "plan {} of {key}: {}",
-            pending.id, pending.summary
-        ))?;
         let user = cluster.user().await?;
         let approval = json!({"spec": {"approval": {"plan": pending.id, "by": user}}});
         cluster.change(&tf, &self.field_manager, &approval).await?;

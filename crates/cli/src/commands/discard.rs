@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, FIELD_MANAGER};
 use crate::error::Error;
-use crate::pending::{check, pending};
+use crate::pending::announce;
 use crate::print;
 
 /// Discard the plan that waits for approval. It can then not be approved.
@@ -22,14 +22,8 @@ pub(crate) struct Discard {
 impl Discard {
     /// Sets annotation [`DISCARD_PLAN`] to the id of the pending plan.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
-        let tf = cluster.resource(&self.name).await?;
-        let pending = pending(&tf)?;
-        check(&tf, &pending, self.plan.as_deref())?;
+        let (tf, pending) = announce(cluster, &self.name, self.plan.as_deref()).await?;
         let key = ObjectKey::of(&tf);
-        print::line(&format!(
-            "plan {} of {key}: {}",
-            pending.id, pending.summary
-        ))?;
         let change = json!({"metadata": {"annotations": {DISCARD_PLAN: pending.id}}});
         cluster.change(&tf, FIELD_MANAGER, &change).await?;
         print::line(&format!(
