@@ -107,6 +107,11 @@ fn is_zero(number: &u8) -> bool {
 }
 
 impl History {
+    /// Whether a user discarded the plan with the id `plan`, and no plan after it.
+    pub fn has_discarded(&self, plan: &str) -> bool {
+        self.discarded.as_deref() == Some(plan)
+    }
+
     /// Returns the report of run `number`, if [`Self::reports`] still contains it.
     pub fn report(&self, number: i64) -> Option<&RunReport> {
         self.reports.iter().find(|report| report.number == number)

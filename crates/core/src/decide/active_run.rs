@@ -78,8 +78,7 @@ impl ReconcileCase<'_> {
         let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
         let withdrawn =
             approved.is_some_and(|plan| self.tf.spec.approval.plan.as_ref() != Some(&plan.id));
-        let discarded =
-            approved.is_some_and(|plan| self.history.discarded.as_ref() == Some(&plan.id));
+        let discarded = approved.is_some_and(|plan| self.history.has_discarded(&plan.id));
         let is_invalid = run.kind != RunKind::Drift
             && (run.judged_by != policy_digest || withdrawn || discarded);
         is_invalid && self.current.phase < RunPhase::Applying

@@ -64,21 +64,16 @@ pub(super) fn pending<'a>(
         .filter(|plan| plan.config_hash == config_hash && plan.judged_by == policy_digest)
 }
 
-/// Whether a user discarded `plan`.
-pub(super) fn is_discarded(history: &History, plan: &PendingPlan) -> bool {
-    history.discarded.as_ref() == Some(&plan.id)
-}
-
 /// Returns the pending plan after a request of a new plan: `None` if a user discarded the plan. If the requested run or its build fails, the
 /// retry then makes the new plan.
 pub(super) fn pending_after_request(history: &History) -> Option<PendingPlan> {
     let pending = history.pending.clone();
-    pending.filter(|plan| !is_discarded(history, plan))
+    pending.filter(|plan| !history.has_discarded(&plan.id))
 }
 
 /// Whether `spec.approval.plan` approves `plan`. An approval of a discarded plan has no effect.
 pub(super) fn is_approved(tf: &Terraform, history: &History, plan: &PendingPlan) -> bool {
-    tf.spec.approval.plan.as_ref() == Some(&plan.id) && !is_discarded(history, plan)
+    tf.spec.approval.plan.as_ref() == Some(&plan.id) && !history.has_discarded(&plan.id)
 }
 
 /// Adds the approval of `plan` to the `inputs` of the run that applies it.
@@ -126,7 +121,7 @@ impl ReconcileCase<'_> {
         let named = user_request::value(self.tf, DISCARD_PLAN);
         let pending = self.history.pending.as_ref();
         let is_new = pending.is_some_and(|plan| {
-            named.as_ref() == Some(&plan.id) && !is_discarded(&self.history, plan)
+            named.as_ref() == Some(&plan.id) && !self.history.has_discarded(&plan.id)
         });
         if is_new && self.current.phase.is_harmless() {
             self.history.discarded = named;
@@ -136,7 +131,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the summary of a pending plan of a configuration that is not applied.
     pub(super) fn pending_summary(&self, plan: &PendingPlan) -> Summary {
-        if is_discarded(&self.history, plan) {
+        if self.history.has_discarded(&plan.id) {
             return Summary::stalled(Reason::PlanDiscarded, self.discard_message(plan));
         }
         let message = self.approval_message(plan);
@@ -209,7 +204,7 @@ impl ReconcileCase<'_> {
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
         let used_plan = self.used_plan();
         match &self.tf.spec.approval.plan {
-            Some(id) if *id != plan.id && Some(id) == self.history.discarded.as_ref() => {
+            Some(id) if *id != plan.id && self.history.has_discarded(id) => {
                 format!("; plan {id} was discarded, and its approval has no effect")
             }
             Some(id) if *id != plan.id && Some(id) == used_plan => {

@@ -100,7 +100,7 @@ impl ReconcileCase<'_> {
                 )
             });
         let discarded = user_request::value(self.tf, DISCARD_PLAN)
-            .filter(|plan| self.history.discarded.as_ref() != Some(plan))
+            .filter(|plan| !self.history.has_discarded(plan))
             .map(|plan| {
                 format!(
                     "; annotation {DISCARD_PLAN} is {plan:?} and has no effect: no plan with this \

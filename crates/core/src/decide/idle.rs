@@ -2,7 +2,6 @@
 
 use alustan_api::{Reason, State};
 
-use crate::decide::approval::is_discarded;
 use crate::decide::case::ReconcileCase;
 use crate::model::summary::{self, Summary, differences, drifted};
 use crate::model::{status_outputs, terraform_registries};
@@ -15,7 +14,7 @@ impl ReconcileCase<'_> {
             return unhealthy.unwrap_or_else(|| self.planned_summary());
         }
         let pending = applied.and_then(|applied| self.pending(&applied.config_hash));
-        let is_discarded = pending.is_some_and(|plan| is_discarded(&self.history, plan));
+        let is_discarded = pending.is_some_and(|plan| self.history.has_discarded(&plan.id));
         if let Some(plan) = pending.filter(|_| !is_discarded) {
             let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
             let message = self.approval_message(plan);

@@ -75,7 +75,7 @@ impl ReconcileCase<'_> {
             (None, false, None) => self.changed(kind, source, config),
             (Some(_), true, pending)
                 if self.corrects()
-                    && !pending.is_some_and(|plan| approval::is_discarded(&self.history, plan)) =>
+                    && !pending.is_some_and(|plan| self.history.has_discarded(&plan.id)) =>
             {
                 NextAction::Run(kind, retry())
             }
