@@ -11,6 +11,7 @@ use alustan_api::run::{
 };
 use alustan_api::{Engine, Reason};
 use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
 
 use crate::model::facts::open_run;
 use crate::observed::ReportedProgress;
@@ -215,8 +216,12 @@ fn lock(reported: &StateLock) -> StateLock {
 }
 
 fn is_bounded(backend: &OwnBackend) -> bool {
-    let size = serde_json::to_vec(backend).map_or(usize::MAX, |json| json.len());
-    size <= MAX_BACKEND
+    json_size(backend) <= MAX_BACKEND
+}
+
+/// Returns the size of `value` as JSON, in bytes.
+pub(crate) fn json_size(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
 }
 
 /// Validates a report of `run`: truncates texts, replaces unknown reasons, removes changes with unknown actions, clamps times to the

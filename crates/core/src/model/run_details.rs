@@ -9,7 +9,7 @@ use alustan_api::{MAX_LOG_HEAD_BYTES, MAX_LOG_TAIL_BYTES, MAX_PLAN_BYTES, Record
 
 use serde::Serialize;
 
-use crate::model::progress::{ACTIONS, truncate};
+use crate::model::progress::{ACTIONS, json_size, truncate};
 
 /// Size of the names and brackets of the lists of a change set, in bytes.
 const LIST_NAMES: usize = 64;
@@ -67,7 +67,8 @@ fn changes(mut reported: ChangeSet) -> ChangeSet {
         std::mem::take(&mut reported.outputs),
         std::mem::take(&mut reported.checks),
     );
-    let mut space = MAX_DETAILS_BYTES.saturating_sub(size(&reported) + LIST_NAMES);
+    let mut space =
+        MAX_DETAILS_BYTES.saturating_sub(json_size(&reported).saturating_add(LIST_NAMES));
     reported.resources = fitting(lists.0, &mut space);
     reported.outputs = fitting(lists.1, &mut space);
     reported.checks = fitting(lists.2, &mut space);
@@ -88,14 +89,10 @@ fn fitting<T: Serialize>(items: Vec<T>, space: &mut usize) -> Vec<T> {
         .into_iter()
         .map_while(|item| {
             // A comma follows each item.
-            *space = space.checked_sub(size(&item) + 1)?;
+            *space = space.checked_sub(json_size(&item).saturating_add(1))?;
             Some(item)
         })
         .collect()
-}
-
-fn size(value: &impl Serialize) -> usize {
-    serde_json::to_vec(value).map_or(usize::MAX / 2, |json| json.len())
 }
 
 fn bound_resource(resource: &mut ResourceChange) {
@@ -185,7 +182,7 @@ mod tests {
         assert_eq!(changes.resources[0].address.len(), MAX_NAME_BYTES);
         let before = changes.resources[0].attributes[0].values.before.as_ref();
         assert_eq!(before.unwrap(), &" ".repeat(MAX_VALUE_BYTES));
-        assert!(size(changes) <= MAX_DETAILS_BYTES);
+        assert!(json_size(changes) <= MAX_DETAILS_BYTES);
         assert!(details.plan.unwrap().len() <= MAX_PLAN_BYTES);
         let log = details.log;
         assert_eq!(

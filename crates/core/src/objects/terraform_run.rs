@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Unit;
 use kube_core::ResourceExt;
 
+use crate::model::progress::json_size;
 use crate::model::summary::change_counts;
 
 /// Inputs of [`terraform_run`].
@@ -110,14 +111,13 @@ fn shorten(run: &mut TerraformRun) -> usize {
         |status| status.changes = status.changes.as_ref().map(ChangeSet::summary),
         |status| (status.plan, status.log) = (None, RunLog::default()),
     ];
-    let size = |run: &TerraformRun| serde_json::to_vec(run).map_or(0, |json| json.len());
     for step in steps {
-        if size(run) <= MAX_RUN_BYTES - METADATA {
+        if json_size(run) <= MAX_RUN_BYTES - METADATA {
             break;
         }
         run.status.iter_mut().for_each(step);
     }
-    size(run)
+    json_size(run)
 }
 
 /// Keeps the last quarter of the end of a log.
