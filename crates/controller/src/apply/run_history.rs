@@ -11,22 +11,27 @@ use crate::call::{StatusKind, call, has_status, ignore_not_found};
 use crate::context::Context;
 use crate::error::Error;
 
-/// Writes `run`. If it stands for more than one run, replaces only the status of the record of the same name, because `spec` describes the
+/// Writes `run`. If it describes several runs, replaces only the status of the record of the same name, because `spec` describes the
 /// first run; creates the record if a user has deleted it. Only logs an error if the API server refuses the record ([`is_refusal`]).
 pub(super) async fn record(ctx: &Context, run: &TerraformRun) -> Result<(), Error> {
     let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
     let api = Api::namespaced(ctx.client.clone(), &namespace);
     log_for_audit(run);
-    match write(&api, &name, run).await {
-        Err(Error::Call { source, .. }) if is_refusal(&source) => {
-            warn!(namespace, name, error = %source, "the run is not recorded");
+    let written = write(&api, &name, run).await;
+    if written.is_ok() {
+        ctx.run_history.add(size(run));
+    }
+    without_refusal(written, &namespace, &name)
+}
+
+/// Logs `result` instead of returning it, if the API server refuses the request ([`is_refusal`]).
+fn without_refusal(result: Result<(), Error>, namespace: &str, name: &str) -> Result<(), Error> {
+    match result {
+        Err(Error::Call { operation, source }) if is_refusal(&source) => {
+            warn!(namespace, name, error = %source, "failed to {operation}");
             Ok(())
         }
-        Err(error) => Err(error),
-        Ok(()) => {
-            ctx.run_history.add(size(run));
-            Ok(())
-        }
+        other => other,
     }
 }
 
@@ -96,11 +101,5 @@ pub(super) async fn delete(ctx: &Context, namespace: &str, name: &str) -> Result
     let api: Api<TerraformRun> = Api::namespaced(ctx.client.clone(), namespace);
     let operation = format!("delete TerraformRun {name}");
     let deleted = call(&operation, api.delete(name, &DeleteParams::default())).await;
-    match ignore_not_found(deleted) {
-        Err(Error::Call { source, .. }) if is_refusal(&source) => {
-            warn!(namespace, name, error = %source, "the TerraformRun is not deleted");
-            Ok(())
-        }
-        other => other,
-    }
+    without_refusal(ignore_not_found(deleted), namespace, name)
 }
