@@ -102,6 +102,10 @@ pub struct TerraformStatus {
     /// Number of the last run. Drift checks without differences do not change this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
+    /// Active run, while `state` is `Planning`, `Applying` or `Destroying`. Absent for a run that waits for a slot, and for a drift check of the
+    /// applied configuration. To cancel the run: `kubectl alustan cancel NAME`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_run: Option<ActiveRun>,
     /// The last ten runs, newest first. Drift checks without differences are omitted. Plans of `spec.mode: PlanOnly` and requested plans
     /// (`kubectl alustan plan --now`) have kind `drift`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -266,6 +270,20 @@ pub struct OmittedOutput {
     /// `OutputSensitive`: the module marks the output as sensitive. `OutputNotFound`: the module has no such output, or its value is null.
     /// `OutputsTooLarge`: the value exceeds the limits of `spec.outputs.status`.
     pub reason: String,
+}
+
+/// Run that has started and not ended.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ActiveRun {
+    /// Number of the run, counted per resource from 1. Value of annotation `alustan.io/cancel-run`.
+    pub number: i64,
+    /// Kind of the run.
+    pub kind: RunKind,
+    /// Name of the Job. `kubectl logs -f job/<name>` prints the output of the engine.
+    pub job: String,
+    /// Start time.
+    pub started_at: Time,
 }
 
 /// Result of a run.

@@ -42,8 +42,8 @@ impl Cancel {
         ))
     }
 
-    /// Returns the number of the active run: that of the last Job that has not finished. If the user may not list Jobs, that of an apply or
-    /// destroy in the status.
+    /// Returns the number of the active run: that of the last Job that has not finished. If the user may not list Jobs, that in the
+    /// status, which omits drift checks of the applied configuration.
     ///
     /// # Errors
     /// If no run is active, or its number is unknown.
@@ -89,18 +89,16 @@ fn is_finished(job: &Job) -> bool {
     })
 }
 
-/// Returns the number of the active apply or destroy in the status: the last run, if its result is not known.
+/// Returns the number of the active run in the status.
 fn active_in_status(tf: &Terraform) -> Option<i64> {
-    let status = tf.status.as_ref()?;
-    let has_ended = |run: &i64| status.runs.iter().any(|ended| ended.number == *run);
-    status.run.filter(|run| !has_ended(run))
+    let active = tf.status.as_ref()?.active_run.as_ref()?;
+    Some(active.number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rstest::rstest;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn job(name: &str, condition: &str) -> Job {
         serde_json::from_value(json!({
@@ -116,29 +114,5 @@ mod tests {
         assert_eq!(last_active(&finished), None);
         let active = job("web-drift-10", "SuccessCriteriaMet");
         assert_eq!(last_active(&[&finished[..], &[active]].concat()), Some(10));
-    }
-
-    #[rstest]
-    #[case::apply_is_active(json!({"run": 3, "runs": [run(2)]}), Some(3))]
-    #[case::ended(json!({"run": 2, "runs": [run(2)]}), None)]
-    #[case::without_run(json!({}), None)]
-    fn active_apply_is_found_in_the_status(#[case] status: Value, #[case] wanted: Option<i64>) {
-        let tf: Terraform = serde_json::from_value(json!({
-            "metadata": {"name": "web"},
-            "spec": {
-                "gitRepo": {"url": "https://127.0.0.1:1/a/b"},
-                "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
-            },
-            "status": status,
-        }))
-        .unwrap();
-        assert_eq!(active_in_status(&tf), wanted);
-    }
-
-    fn run(number: i64) -> Value {
-        json!({
-            "number": number, "kind": "apply", "trigger": "spec", "result": "Done", "seconds": 1,
-            "job": format!("web-apply-{number}"),
-        })
     }
 }

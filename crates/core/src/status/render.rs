@@ -3,10 +3,10 @@
 use alustan_api::change_set::ResourceChange;
 use alustan_api::conditions::{self, Convergence, Kind, Verdict};
 use alustan_api::report::RunReport;
-use alustan_api::run::{History, RunRecord};
+use alustan_api::run::{History, RunPhase, RunRecord};
 use alustan_api::{
-    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus, Reason,
-    RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
+    ActiveRun, AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus,
+    PlanStatus, Reason, RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -132,6 +132,7 @@ impl View<'_> {
                 .iter()
                 .find_map(|report| report.state_address.clone()),
             run: self.run_number(),
+            active_run: self.active_run(summary),
             runs: self.history.reports.iter().map(run).collect(),
         }
     }
@@ -235,6 +236,25 @@ impl View<'_> {
         reported
             .max(current.map(|record| record.number))
             .max(previous)
+    }
+
+    /// Returns the active run. A drift check of the applied configuration does not change the state, and does not appear in the status: it would cost
+    /// two writes for each check.
+    fn active_run(&self, summary: &Summary) -> Option<ActiveRun> {
+        let is_shown = matches!(
+            summary.state,
+            State::Planning | State::Applying | State::Destroying
+        );
+        let record = self
+            .record
+            .filter(|record| is_shown && record.phase < RunPhase::Reported)?;
+        let run = record.run.as_ref()?;
+        Some(ActiveRun {
+            number: record.number,
+            kind: run.kind,
+            job: run.job.clone(),
+            started_at: stored(run.started_at),
+        })
     }
 
     fn verdicts(&self, summary: &Summary) -> Vec<Verdict> {

@@ -271,6 +271,28 @@ fn restart_of_an_unready_resource_writes_nothing(
     }
 }
 
+#[rstest]
+#[case::job_created(Stage::Created)]
+#[case::planning(Stage::Planning)]
+#[case::applying(Stage::Applying)]
+fn active_run_is_in_status_until_it_ends(#[case] stage: Stage) {
+    let mut world = World::new();
+    world.run_to(stage);
+    world.reconcile();
+    let active = world.status().active_run.unwrap();
+    assert_eq!((active.number, &*active.job), (1, "web-apply-1"));
+    world.settle();
+    assert_eq!(world.status().active_run, None);
+}
+
+#[test]
+fn drift_check_of_applied_config_is_no_active_run() {
+    let mut world = World::applied();
+    world.start_drift_check().run_to(Stage::Planning);
+    world.reconcile();
+    assert_eq!(world.status().active_run, None);
+}
+
 #[test]
 fn status_keeps_run_number_after_loss_of_record() {
     let mut world = World::new();
