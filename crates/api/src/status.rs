@@ -41,6 +41,25 @@ pub enum State {
     Destroying,
 }
 
+impl State {
+    /// Returns the value of `status.state`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Building => "Building",
+            Self::Planning => "Planning",
+            Self::AwaitingApproval => "AwaitingApproval",
+            Self::Applying => "Applying",
+            Self::Success => "Success",
+            Self::Planned => "Planned",
+            Self::Drifted => "Drifted",
+            Self::Failed => "Failed",
+            Self::Stalled => "Stalled",
+            Self::Destroying => "Destroying",
+        }
+    }
+}
+
 /// Observed state of a `Terraform` resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(crates(kube_core = "::kube_core"))]

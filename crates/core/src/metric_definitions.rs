@@ -354,7 +354,7 @@ impl ResourceState {
         let state = tf.status.as_ref().map(|status| status.state);
         let new = Self {
             is_suspended: tf.spec.suspend,
-            state: state_name(state.unwrap_or_default()),
+            state: state.unwrap_or_default().as_str(),
             run_failed_at: None,
             stalled: None,
             not_ready: None,
@@ -457,23 +457,6 @@ fn approval_since(
     match out_of_sync.filter(|_| ready.status == "True") {
         Some(out_of_sync) => ("drift", drift_since(status, out_of_sync)),
         None => ("change", unless_settled(status, transitioned_at)),
-    }
-}
-
-/// Returns the value of `status.state`.
-const fn state_name(state: State) -> &'static str {
-    match state {
-        State::Pending => "Pending",
-        State::Building => "Building",
-        State::Planning => "Planning",
-        State::AwaitingApproval => "AwaitingApproval",
-        State::Applying => "Applying",
-        State::Success => "Success",
-        State::Planned => "Planned",
-        State::Drifted => "Drifted",
-        State::Failed => "Failed",
-        State::Stalled => "Stalled",
-        State::Destroying => "Destroying",
     }
 }
 
