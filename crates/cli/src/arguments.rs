@@ -17,6 +17,7 @@ use crate::commands::runs::Runs;
 use crate::commands::state::State;
 use crate::commands::suspend::{Resume, Suspend};
 use crate::commands::tree::Tree;
+use crate::commands::ui::Ui;
 use crate::commands::unlock::Unlock;
 use crate::commands::wait::Wait;
 use crate::error::Error;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Adopt(Adopt),
     Unlock(Unlock),
     Wait(Wait),
+    Ui(Ui),
 }
 
 impl Command {
@@ -73,6 +75,7 @@ impl Command {
             Self::Adopt(adopt) => adopt.run(cluster).await,
             Self::Unlock(unlock) => unlock.run(cluster).await,
             Self::Wait(wait) => wait.run(cluster).await,
+            Self::Ui(ui) => ui.run(cluster).await,
         }
     }
 }
@@ -115,6 +118,8 @@ mod tests {
     #[case("adopt web.tfstate --from state --image-name i --url u")]
     #[case("adopt web.tfstate --from state --image-name i --name web")]
     #[case("adopt web --from hcp --image-name i")]
+    #[case("ui web")]
+    #[case("ui --port 70000")]
     fn invalid_arguments_are_refused(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         let error = Arguments::try_parse_from(words).unwrap_err();
@@ -143,6 +148,7 @@ mod tests {
     #[case("adopt --from hcp web --image-name i --url u --registry-secret r")]
     #[case("adopt --from state web.tfstate --name web --image-name i --url u --path a")]
     #[case("state push web file.tfstate --force")]
+    #[case("ui --port 8080 -n team")]
     fn valid_arguments_are_accepted(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         Arguments::try_parse_from(words).unwrap();

@@ -14,5 +14,6 @@ pub(crate) mod runs;
 pub(crate) mod state;
 pub(crate) mod suspend;
 pub(crate) mod tree;
+pub(crate) mod ui;
 pub(crate) mod unlock;
 pub(crate) mod wait;

@@ -1,0 +1,46 @@
+//! Error page and sign-in page.
+
+use maud::{Markup, html};
+
+use crate::html::frame::{Frame, Live, document, plain_document};
+use crate::html::parts::bdi;
+
+/// Renders an error. `frame`: `None` if the user is not signed in.
+pub(crate) fn error(frame: Option<&Frame<'_>>, status: u16, title: &str, text: &str) -> Markup {
+    let content = html! {
+        section.card.error {
+            p.status-code { (status) }
+            h1 { (bdi(title)) }
+            p.message { (bdi(text)) }
+            p { a href="/" { "All resources" } }
+        }
+    };
+    match frame {
+        Some(frame) => document(frame, Live::Main, &content),
+        None => plain_document(title, &content),
+    }
+}
+
+/// Renders the form to sign in with a token.
+pub(crate) fn sign_in(notice: Option<&str>) -> Markup {
+    let content = html! {
+        section.card {
+            h1 { "Sign in" }
+            @if let Some(notice) = notice {
+                p.notice role="alert" { (bdi(notice)) }
+            }
+            form.sign-in method="post" action="/sign-in" {
+                label for="token" { "Kubernetes token" }
+                input #token type="password" name="token" required autocomplete="off"
+                    spellcheck="false" aria-describedby="token-help";
+                button #sign-in.primary { "Sign in" }
+            }
+            div #token-help {
+                p { "Create a token for a ServiceAccount with the permissions that you need:" }
+                pre { code { "kubectl create token NAME -n NAMESPACE" } }
+                p { "The session ends when the token expires. All requests use the permissions of the token." }
+            }
+        }
+    };
+    plain_document("Sign in", &content)
+}

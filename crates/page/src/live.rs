@@ -1,0 +1,263 @@
+//! Streams of server-sent events: changes of a list or a resource, and the log of an active run.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::ObjectKey;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use futures::stream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+
+use crate::error::PageError;
+use crate::guard::StreamSlot;
+use crate::log::{self, LogSource, Position};
+use crate::overview::{Overview, Row};
+use crate::rights::{Question, Viewer};
+use crate::view;
+
+/// Minimum time between two events of a list, so that many changes cause few requests.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Interval in which permissions of an open stream are checked again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Interval of comments, which keep proxies from closing an idle stream.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Interval in which a stream looks for the pod of a run that has not started.
+const POD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Number of events that wait for a slow client. After that, the log is read no further.
+const WAITING_EVENTS: usize = 8;
+
+/// A client disconnected, or lost its permission.
+struct Closed;
+
+/// Sender of the events of one stream. Each event has data: browsers ignore events without it.
+struct Sender(mpsc::Sender<Event>);
+
+impl Sender {
+    async fn send(&self, event: Event) -> Result<(), Closed> {
+        self.0.send(event).await.map_err(|_| Closed)
+    }
+}
+
+/// Returns a response that sends the events of `task`. `slot` is freed when the client disconnects or `task` ends.
+fn respond<F>(slot: StreamSlot, task: impl FnOnce(Sender) -> F) -> Response
+where
+    F: Future<Output = Result<(), Closed>> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(WAITING_EVENTS);
+    let closed = sender.clone();
+    let task = task(Sender(sender));
+    tokio::spawn(async move {
+        let _slot = slot;
+        tokio::select! {
+            _ = task => {}
+            () = closed.closed() => {}
+        }
+    });
+    let events = stream::unfold(receiver, |mut receiver| async {
+        let event = receiver.recv().await?;
+        Some((Ok::<_, Infallible>(event), receiver))
+    });
+    let keep_alive = KeepAlive::new().interval(HEARTBEAT);
+    Sse::new(events).keep_alive(keep_alive).into_response()
+}
+
+/// Which resources a stream reports.
+pub(crate) enum Scope {
+    /// All resources of the namespaces in which the user may list them.
+    All,
+    /// One namespace.
+    Namespace(String),
+    /// One resource.
+    Resource(ObjectKey),
+}
+
+/// Streams an event `change` after each change of the resources in `scope`. `seen`: version that the page shows, from [`version`].
+pub(crate) fn changes(
+    slot: StreamSlot,
+    viewer: Arc<Viewer>,
+    overview: Overview,
+    scope: Scope,
+) -> Response {
+    respond(slot, |sender| async move {
+        let mut changes = overview.changes();
+        let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut namespaces = visible(&viewer, &overview, &scope).await?;
+        let mut last = version(&overview, &scope, &namespaces);
+        loop {
+            tokio::select! {
+                next = changes.changed() => next.map_err(|_| Closed)?,
+                _ = checks.tick() => namespaces = visible(&viewer, &overview, &scope).await?,
+            }
+            let current = version(&overview, &scope, &namespaces);
+            if current != last {
+                last = current;
+                sender
+                    .send(Event::default().event("change").data("changed"))
+                    .await?;
+                sleep(PAUSE).await;
+            }
+        }
+    })
+}
+
+/// Returns the namespaces of `scope` that the user may see.
+async fn visible(
+    viewer: &Viewer,
+    overview: &Overview,
+    scope: &Scope,
+) -> Result<BTreeSet<String>, Closed> {
+    let namespaces = match scope {
+        Scope::All => namespaces(&overview.rows()),
+        Scope::Namespace(namespace) => vec![namespace.clone()],
+        Scope::Resource(key) => {
+            let question = Question::terraforms("get", Some(&key.namespace), Some(&key.name));
+            viewer.require(&question).await.map_err(|_| Closed)?;
+            return Ok([key.namespace.clone()].into());
+        }
+    };
+    let visible = viewer.listable(namespaces).await.map_err(|_| Closed)?;
+    Ok(visible.into_iter().collect())
+}
+
+/// Returns the namespaces of `rows`, which are sorted by namespace.
+pub(crate) fn namespaces(rows: &[Arc<Row>]) -> Vec<String> {
+    let mut namespaces: Vec<String> = Vec::new();
+    for row in rows {
+        if namespaces.last() != Some(&row.namespace) {
+            namespaces.push(row.namespace.clone());
+        }
+    }
+    namespaces
+}
+
+/// Returns a number that changes with each change of the resources in `scope`.
+fn version(overview: &Overview, scope: &Scope, namespaces: &BTreeSet<String>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    if let Scope::Resource(key) = scope {
+        let row = overview.row(key);
+        row.map(|row| row.resource_version.clone())
+            .hash(&mut hasher);
+        return hasher.finish();
+    }
+    for row in overview.rows() {
+        if namespaces.contains(&row.namespace) {
+            (&row.name, &row.resource_version).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// Streams the log of run `number` of `key` after `position`: events `log` with lines, then `end`. The id of an event is the position after it.
+pub(crate) fn run_log(
+    slot: StreamSlot,
+    viewer: Arc<Viewer>,
+    key: ObjectKey,
+    number: i64,
+    position: Option<Position>,
+) -> Response {
+    respond(slot, move |sender| async move {
+        tokio::select! {
+            sent = send_log(&sender, &viewer, &key, number, position.as_ref()) => sent,
+            revoked = watch_permission(&viewer, &key) => revoked,
+        }
+    })
+}
+
+/// Waits for the pod of the run, and sends its log.
+async fn send_log(
+    sender: &Sender,
+    viewer: &Viewer,
+    key: &ObjectKey,
+    number: i64,
+    position: Option<&Position>,
+) -> Result<(), Closed> {
+    let pod = loop {
+        match log::find(viewer, key, number, None).await {
+            LogSource::Pod(pod) => break pod,
+            LogSource::NotStarted(_) => sleep(POD_INTERVAL).await,
+            LogSource::Stored(_) | LogSource::Missing(_) => return end(sender).await,
+        }
+    };
+    let mut lines = match pod.lines(position).await {
+        Ok(lines) => lines,
+        Err(error) => return fail(sender, &error).await,
+    };
+    // After an error of the connection, the client reconnects with the id of the last event.
+    while let Some(part) = lines.next().await.map_err(|_| Closed)? {
+        let event = Event::default()
+            .event("log")
+            .data(view::text::visible(&part.text));
+        let event = match part.position {
+            Some(position) => event.id(position.to_string()),
+            None => event,
+        };
+        sender.send(event).await?;
+    }
+    end(sender).await
+}
+
+/// Returns when the user may no longer read logs of pods.
+async fn watch_permission(viewer: &Viewer, key: &ObjectKey) -> Result<(), Closed> {
+    let question = Question::pod_logs(&key.namespace);
+    loop {
+        viewer.require(&question).await.map_err(|_| Closed)?;
+        sleep(CHECK_INTERVAL).await;
+    }
+}
+
+async fn end(sender: &Sender) -> Result<(), Closed> {
+    sender
+        .send(Event::default().event("end").data("ended"))
+        .await
+}
+
+async fn fail(sender: &Sender, error: &PageError) -> Result<(), Closed> {
+    let text = error.to_string();
+    let text = view::text::visible(&text);
+    sender
+        .send(Event::default().event("log").data(text))
+        .await?;
+    end(sender).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use alustan_api::Terraform;
+    use kube::core::DeserializeGuard;
+    use kube::runtime::watcher::Event as Watched;
+    use serde_json::json;
+
+    fn watched(namespace: &str, version: u32) -> Watched<DeserializeGuard<Terraform>> {
+        let tf = json!({
+            "metadata": {"name": "web", "namespace": namespace, "resourceVersion": version.to_string()},
+            "spec": {"containerRegistry": {"imageName": "registry.test/a"}},
+        });
+        Watched::Apply(serde_json::from_value(tf).unwrap())
+    }
+
+    #[test]
+    fn events_omit_namespaces_without_permission() {
+        let overview = Overview::default();
+        let team = ["team".to_owned()].into();
+        let version = |overview: &Overview| version(overview, &Scope::All, &team);
+        overview.handle(watched("team", 1), &mut BTreeMap::default());
+        let before = version(&overview);
+        overview.handle(watched("other", 2), &mut BTreeMap::default());
+        assert_eq!(version(&overview), before);
+        overview.handle(watched("team", 3), &mut BTreeMap::default());
+        assert_ne!(version(&overview), before);
+    }
+}

@@ -1,0 +1,678 @@
+//! Routes of the page.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use alustan_api::{ObjectKey, Terraform};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Form, FromRequest, FromRequestParts, Path, Query, Request, State as Shared};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{get, post};
+use futures::io::AsyncReadExt as _;
+use futures::stream;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use maud::Markup;
+use serde::{Deserialize, Serialize};
+
+use crate::actions::{self, Action, ActionForm};
+use crate::error::PageError;
+use crate::html::{self, Frame, Nav};
+use crate::live::{self, Scope};
+use crate::log::{self, LogSource, Position};
+use crate::overview::Row;
+use crate::page::Page;
+use crate::rights::Viewer;
+use crate::sign_in::{MAX_FORM_BYTES, Session, SignIn};
+use crate::view::{self, ListQuery, LogPanel, ResourceInput, RunInput};
+use crate::{assets, guard, objects};
+
+/// Maximum size of the body of a request, in bytes: a form with a token.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// Size of the reads of a downloaded log, in bytes.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Returns the routes of `page`.
+pub fn router(page: Page) -> Router {
+    let resource = "/ns/{namespace}/tf/{name}";
+    Router::new()
+        .route("/", get(list))
+        .route("/approvals", get(approvals))
+        .route("/drift", get(drift))
+        .route("/live", get(list_changes))
+        .route("/ns/{namespace}/graph", get(graph))
+        .route("/ns/{namespace}/live", get(namespace_changes))
+        .route(resource, get(resource_page))
+        .route(&format!("{resource}/live"), get(resource_changes))
+        .route(&format!("{resource}/runs/{{number}}"), get(run_page))
+        .route(&format!("{resource}/runs/{{number}}/log"), get(raw_log))
+        .route(&format!("{resource}/runs/{{number}}/live"), get(live_log))
+        .route(&format!("{resource}/{{action}}"), post(act))
+        .route("/open", get(open))
+        .route("/sign-in", get(sign_in_form).post(sign_in))
+        .route("/sign-out", post(sign_out))
+        .route("/assets/{file}", get(asset))
+        .fallback(|| async { no_page() })
+        .layer(from_fn_with_state(page.clone(), render_errors))
+        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(page)
+}
+
+/// An error response before [`render_errors`] renders it.
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status(), self.to_string()).into_response();
+        response.extensions_mut().insert(Arc::new(self));
+        response
+    }
+}
+
+/// Checks header `Host`, adds the security headers, and renders errors as HTML or JSON.
+async fn render_errors(Shared(page): Shared<Page>, request: Request, next: Next) -> Response {
+    let is_json = wants_json(request.headers());
+    let mut response = match page.0.hosts.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    if let Some(error) = response.extensions_mut().remove::<Arc<PageError>>() {
+        response = error_response(&page, &error, is_json);
+    }
+    guard::add_headers(response.headers_mut());
+    response
+}
+
+fn error_response(page: &Page, error: &PageError, is_json: bool) -> Response {
+    let (status, text) = (error.status(), error.to_string());
+    if is_json {
+        let body = serde_json::json!({"error": text, "status": status.as_u16()});
+        return (
+            status,
+            [(CONTENT_TYPE, "application/json")],
+            body.to_string(),
+        )
+            .into_response();
+    }
+    let title = status.canonical_reason().unwrap_or("Error");
+    let is_signed_out = matches!(error, PageError::SignInRequired(_));
+    let markup = if is_signed_out && page.0.sign_in.token().is_some() {
+        html::sign_in(Some(&text))
+    } else {
+        html::error(None, status.as_u16(), title, &text)
+    };
+    (status, Html(markup.into_string())).into_response()
+}
+
+fn wants_json(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.starts_with("application/json"))
+}
+
+/// An authenticated request.
+struct Visit {
+    page: Page,
+    session: Session,
+    csrf: String,
+    is_json: bool,
+}
+
+impl FromRequestParts<Page> for Visit {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, page: &Page) -> Result<Self, PageError> {
+        let session = page.0.sign_in.viewer(parts).await?;
+        page.0.limits.count(&session.id)?;
+        Ok(Self {
+            page: page.clone(),
+            csrf: guard::csrf_token(&session.id),
+            session,
+            is_json: wants_json(&parts.headers),
+        })
+    }
+}
+
+impl Visit {
+    fn viewer(&self) -> &Arc<Viewer> {
+        &self.session.viewer
+    }
+
+    /// Returns the summaries of the resources that the user may list.
+    async fn rows(&self) -> Result<Vec<Arc<Row>>, PageError> {
+        let mut rows = self.page.0.overview.rows();
+        let visible = self.viewer().listable(live::namespaces(&rows)).await?;
+        let visible: BTreeSet<String> = visible.into_iter().collect();
+        rows.retain(|row| visible.contains(&row.namespace));
+        Ok(rows)
+    }
+
+    fn frame<'a>(&'a self, title: &'a str, active_nav: Nav, stream: Option<String>) -> Frame<'a> {
+        Frame {
+            title,
+            user: self.viewer().user(),
+            csrf: &self.csrf,
+            active_nav,
+            stream,
+            can_sign_out: self.session.can_sign_out,
+            notice: None,
+        }
+    }
+
+    /// Responds with `view`: as JSON, or rendered in `frame`.
+    fn respond<V: Serialize>(
+        &self,
+        frame: &Frame<'_>,
+        view: &V,
+        render: impl FnOnce(&Frame<'_>, &V) -> Markup,
+    ) -> Response {
+        if self.is_json {
+            return match serde_json::to_string(view) {
+                Ok(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
+                Err(error) => PageError::Invalid(error.to_string()).into_response(),
+            };
+        }
+        Html(render(frame, view).into_string()).into_response()
+    }
+}
+
+/// Namespace and name in the path.
+#[derive(Deserialize)]
+struct ResourcePath {
+    namespace: String,
+    name: String,
+}
+
+impl ResourcePath {
+    /// Returns the key. The API server checks names only in writes: a name with a slash would address another object.
+    fn key(self) -> Result<ObjectKey, PageError> {
+        check_name(&self.namespace)?;
+        check_name(&self.name)?;
+        Ok(ObjectKey::new(self.namespace, self.name))
+    }
+}
+
+/// Namespace, name and number of a run in the path.
+#[derive(Deserialize)]
+struct RunPath {
+    namespace: String,
+    name: String,
+    number: i64,
+}
+
+impl RunPath {
+    fn key(self) -> Result<(ObjectKey, i64), PageError> {
+        let Self {
+            namespace,
+            name,
+            number,
+        } = self;
+        Ok((ResourcePath { namespace, name }.key()?, number))
+    }
+}
+
+/// Fails unless `name` is an RFC 1123 subdomain.
+fn check_name(name: &str) -> Result<(), PageError> {
+    let is_valid = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
+    };
+    if !name.is_empty() && name.len() <= 253 && name.bytes().all(is_valid) && !name.starts_with('.')
+    {
+        return Ok(());
+    }
+    Err(PageError::NotFound(
+        "the path contains an invalid name".to_owned(),
+    ))
+}
+
+fn path(key: &ObjectKey) -> String {
+    format!("/ns/{}/tf/{}", key.namespace, key.name)
+}
+
+async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Result<Response, PageError> {
+    let rows = visit.rows().await?;
+    let view = view::list(&rows, &query, Timestamp::now());
+    let frame = visit.frame("Resources", Nav::Resources, Some("/live".to_owned()));
+    Ok(visit.respond(&frame, &view, html::list))
+}
+
+async fn approvals(visit: Visit) -> Result<Response, PageError> {
+    let view = view::approvals(&visit.rows().await?, Timestamp::now());
+    let frame = visit.frame("Approvals", Nav::Approvals, Some("/live".to_owned()));
+    Ok(visit.respond(&frame, &view, html::approvals))
+}
+
+async fn drift(visit: Visit) -> Result<Response, PageError> {
+    let view = view::drift(&visit.rows().await?, Timestamp::now());
+    let frame = visit.frame("Drift", Nav::Drift, Some("/live".to_owned()));
+    Ok(visit.respond(&frame, &view, html::drift))
+}
+
+async fn graph(visit: Visit, Path(namespace): Path<String>) -> Result<Response, PageError> {
+    check_name(&namespace)?;
+    let resources = objects::terraforms(visit.viewer(), &namespace).await?;
+    let external: BTreeSet<ObjectKey> = resources
+        .iter()
+        .flat_map(|tf| Row::of(tf).dependencies)
+        .filter(|key| key.namespace != namespace)
+        .collect();
+    let namespaces: BTreeSet<String> = external.iter().map(|key| key.namespace.clone()).collect();
+    let visible = visit
+        .viewer()
+        .listable(namespaces.into_iter().collect())
+        .await?;
+    let overview = &visit.page.0.overview;
+    let external = external
+        .into_iter()
+        .filter(|key| visible.contains(&key.namespace))
+        .filter_map(|key| Some((key.clone(), overview.row(&key)?.state)))
+        .collect();
+    let view = view::graph(&namespace, &resources, &external);
+    let title = format!("Dependencies in {namespace}");
+    let stream = format!("/ns/{namespace}/live");
+    let frame = visit.frame(&title, Nav::Other, Some(stream));
+    Ok(visit.respond(&frame, &view, html::graph))
+}
+
+/// Query of the page of a resource.
+#[derive(Deserialize)]
+struct Done {
+    /// Path of the action that redirected to the page.
+    #[serde(default)]
+    done: String,
+}
+
+async fn resource_page(
+    visit: Visit,
+    Path(path_parts): Path<ResourcePath>,
+    Query(Done { done }): Query<Done>,
+) -> Result<Response, PageError> {
+    let key = path_parts.key()?;
+    let viewer = visit.viewer();
+    let tf = objects::terraform(viewer, &key).await?;
+    let uid = tf.uid().unwrap_or_default();
+    let (runs, runs_error) = match objects::runs(viewer, &key, Some(&uid)).await {
+        Ok(runs) => (runs, None),
+        Err(error @ PageError::Forbidden(_)) => (Vec::new(), Some(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    let outputs = objects::outputs(viewer, &key, &tf).await;
+    let permissions = viewer.permissions(&key.namespace, &key.name).await?;
+    let (dependencies, dependents) = neighbours(&visit, &tf).await?;
+    let view = view::resource(ResourceInput {
+        tf: &tf,
+        runs: &runs,
+        runs_error: runs_error.as_deref(),
+        dependents: &dependents,
+        dependencies: &dependencies,
+        outputs: outputs.as_ref(),
+        permissions: &permissions,
+        now: Timestamp::now(),
+    });
+    let stream = format!("{}/live", path(&key));
+    let title = key.to_string();
+    let frame = Frame {
+        notice: Action::of_path(&done).map(Action::notice),
+        ..visit.frame(&title, Nav::Other, Some(stream))
+    };
+    Ok(visit.respond(&frame, &view, html::resource))
+}
+
+type Dependencies = Vec<(ObjectKey, Option<Arc<Row>>)>;
+
+/// Returns the dependencies of `tf`, with their summaries, and the dependents: only summaries in namespaces in which the user may list resources.
+async fn neighbours(
+    visit: &Visit,
+    tf: &Terraform,
+) -> Result<(Dependencies, Vec<Arc<Row>>), PageError> {
+    let overview = &visit.page.0.overview;
+    let dependents = overview.dependents(&ObjectKey::of(tf));
+    let dependencies = Row::of(tf).dependencies;
+    let namespaces: BTreeSet<String> = dependents
+        .iter()
+        .map(|row| row.namespace.clone())
+        .chain(dependencies.iter().map(|key| key.namespace.clone()))
+        .collect();
+    let visible = visit
+        .viewer()
+        .listable(namespaces.into_iter().collect())
+        .await?;
+    let dependencies = dependencies
+        .into_iter()
+        .map(|key| {
+            let row = overview
+                .row(&key)
+                .filter(|row| visible.contains(&row.namespace));
+            (key, row)
+        })
+        .collect();
+    let dependents = dependents
+        .into_iter()
+        .filter(|row| visible.contains(&row.namespace))
+        .collect();
+    Ok((dependencies, dependents))
+}
+
+async fn run_page(visit: Visit, Path(path_parts): Path<RunPath>) -> Result<Response, PageError> {
+    let (key, number) = path_parts.key()?;
+    let viewer = visit.viewer();
+    // Records remain after their resource was deleted.
+    let tf = match objects::terraform(viewer, &key).await {
+        Ok(tf) => Some(tf),
+        Err(PageError::NotFound(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let uid = tf.as_ref().and_then(Terraform::uid);
+    let run = objects::run(viewer, &key, uid.as_deref(), number).await?;
+    let status = tf.as_ref().and_then(|tf| tf.status.as_ref());
+    let entry = status.and_then(|status| status.runs.iter().find(|run| run.number == number));
+    let is_active =
+        run.is_none() && entry.is_none() && tf.as_ref().and_then(view::active_run) == Some(number);
+    if run.is_none() && entry.is_none() && !is_active {
+        return Err(PageError::NotFound(format!(
+            "run {number} of {key} has no record, and is not active"
+        )));
+    }
+    let found = log::find(viewer, &key, number, run.as_ref()).await;
+    let is_live = match &found {
+        LogSource::Pod(pod) => pod.is_running,
+        LogSource::NotStarted(_) => is_active,
+        LogSource::Stored(_) | LogSource::Missing(_) => false,
+    };
+    let log = log_panel(found, &format!("{}/runs/{number}", path(&key)));
+    let recorded = run
+        .as_ref()
+        .and_then(|run| run.status.as_ref()?.plan_id.as_deref());
+    let plan_text = match recorded.filter(|id| tf.as_ref().is_some_and(|tf| is_pending(tf, id))) {
+        Some(id) => objects::plan_text(viewer, &key, id).await,
+        None => None,
+    };
+    let permissions = viewer.permissions(&key.namespace, &key.name).await?;
+    let view = view::run(RunInput {
+        key: key.clone(),
+        number,
+        run: run.as_ref(),
+        status: entry,
+        tf: tf.as_ref(),
+        is_active,
+        permissions: &permissions,
+        plan_text: plan_text.as_deref(),
+        log,
+        now: Timestamp::now(),
+    });
+    let stream = (!is_live).then(|| format!("{}/live", path(&key)));
+    let title = format!("{key}, run {number}");
+    let frame = visit.frame(&title, Nav::Other, stream);
+    Ok(visit.respond(&frame, &view, html::run))
+}
+
+/// Returns the panel for the log in `source`. `run`: path of the page of the run.
+fn log_panel(source: LogSource, run: &str) -> LogPanel {
+    match source {
+        LogSource::Pod(_) | LogSource::NotStarted(_) => LogPanel::Live {
+            stream: format!("{run}/live"),
+            raw: format!("{run}/log"),
+        },
+        LogSource::Stored(log) => LogPanel::Stored {
+            head: log.head,
+            omitted_bytes: log.omitted_bytes,
+            tail: log.tail,
+        },
+        LogSource::Missing(reason) => LogPanel::Missing { reason },
+    }
+}
+
+/// Downloads the log of a run as text.
+async fn raw_log(visit: Visit, Path(path): Path<RunPath>) -> Result<Response, PageError> {
+    const TEXT: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
+    let (key, number) = path.key()?;
+    let viewer = visit.viewer();
+    let run = match objects::terraform(viewer, &key).await {
+        Ok(tf) => objects::run(viewer, &key, tf.uid().as_deref(), number).await?,
+        Err(PageError::NotFound(_)) => objects::run(viewer, &key, None, number).await?,
+        Err(error) => return Err(error),
+    };
+    match log::find(viewer, &key, number, run.as_ref()).await {
+        LogSource::Pod(pod) => {
+            let slot = visit.page.0.limits.open_stream(viewer.user())?;
+            let log = Box::pin(pod.bytes().await?);
+            let parts = stream::try_unfold((log, slot), |(mut log, slot)| async move {
+                let mut buffer = vec![0; READ_BYTES];
+                let read = log.read(&mut buffer).await?;
+                buffer.truncate(read);
+                Ok::<_, std::io::Error>((read > 0).then_some((buffer, (log, slot))))
+            });
+            Ok((TEXT, Body::from_stream(parts)).into_response())
+        }
+        LogSource::Stored(log) => {
+            let gap = match log.omitted_bytes {
+                0 => String::new(),
+                bytes => format!("\n[{bytes} bytes are not stored]\n"),
+            };
+            Ok((TEXT, format!("{}{gap}{}", log.head, log.tail)).into_response())
+        }
+        LogSource::NotStarted(reason) => Err(PageError::NotFound(format!(
+            "the pod of run {number} of {key} has not started: {reason}"
+        ))),
+        LogSource::Missing(reason) => Err(PageError::NotFound(reason)),
+    }
+}
+
+#[derive(Default, Deserialize)]
+struct After {
+    #[serde(default)]
+    after: String,
+}
+
+async fn live_log(
+    visit: Visit,
+    Path(path): Path<RunPath>,
+    Query(After { after }): Query<After>,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
+    let (key, number) = path.key()?;
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let position = Position::parse(last.unwrap_or(&after));
+    let slot = visit.page.0.limits.open_stream(visit.viewer().user())?;
+    Ok(live::run_log(
+        slot,
+        visit.viewer().clone(),
+        key,
+        number,
+        position,
+    ))
+}
+
+async fn list_changes(visit: Visit) -> Result<Response, PageError> {
+    changes(&visit, Scope::All)
+}
+
+async fn namespace_changes(
+    visit: Visit,
+    Path(namespace): Path<String>,
+) -> Result<Response, PageError> {
+    check_name(&namespace)?;
+    changes(&visit, Scope::Namespace(namespace))
+}
+
+async fn resource_changes(
+    visit: Visit,
+    Path(path): Path<ResourcePath>,
+) -> Result<Response, PageError> {
+    changes(&visit, Scope::Resource(path.key()?))
+}
+
+fn changes(visit: &Visit, scope: Scope) -> Result<Response, PageError> {
+    let viewer = visit.viewer();
+    let slot = visit.page.0.limits.open_stream(viewer.user())?;
+    Ok(live::changes(
+        slot,
+        viewer.clone(),
+        visit.page.0.overview.clone(),
+        scope,
+    ))
+}
+
+/// Namespace, name and action in the path.
+#[derive(Deserialize)]
+struct ActionPath {
+    namespace: String,
+    name: String,
+    action: String,
+}
+
+/// Executes the action of a button, and redirects to the page of the resource.
+async fn act(
+    visit: Visit,
+    Path(ActionPath {
+        namespace,
+        name,
+        action,
+    }): Path<ActionPath>,
+    request: Request,
+) -> Result<Response, PageError> {
+    let key = ResourcePath { namespace, name }.key()?;
+    let action =
+        Action::of_path(&action).ok_or_else(|| PageError::NotFound("no such action".to_owned()))?;
+    let (head, body) = request.into_parts();
+    guard::check_origin(&head)?;
+    let Form(form) = Form::<ActionForm>::from_request(Request::from_parts(head, body), &())
+        .await
+        .map_err(|_| invalid_form())?;
+    guard::check_csrf_token(&visit.session.id, &form.csrf)?;
+    let viewer = visit.viewer();
+    let writer = viewer
+        .writer()
+        .map_err(|reason| PageError::Forbidden(reason.to_owned()))?;
+    let change = actions::patch(action, &form, viewer.user(), Timestamp::now())
+        .map_err(|error| PageError::Invalid(error.to_owned()))?;
+    if action == Action::Approve {
+        check_plan(&objects::terraform(viewer, &key).await?, &form.plan)?;
+    }
+    objects::change(writer, &key, &change).await?;
+    tracing::info!(user = viewer.user(), resource = %key, action = action.path(), "action of a user");
+    let location = format!("{}?done={}", path(&key), action.path());
+    Ok((StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response())
+}
+
+/// Whether the plan `id` of `tf` waits for approval.
+fn is_pending(tf: &Terraform, id: &str) -> bool {
+    let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
+    plan.is_some_and(|plan| plan.pending_approval && plan.id.as_deref() == Some(id))
+}
+
+/// Fails unless the plan `id` waits for approval. The operator also ignores an approval of another plan.
+fn check_plan(tf: &Terraform, id: &str) -> Result<(), PageError> {
+    if is_pending(tf, id) {
+        return Ok(());
+    }
+    Err(PageError::Conflict(format!(
+        "plan {id} no longer waits for approval: go back to {} and read the current plan",
+        ObjectKey::of(tf)
+    )))
+}
+
+/// Query of the URL that signs in.
+#[derive(Deserialize)]
+struct Open {
+    token: String,
+}
+
+async fn open(
+    Shared(page): Shared<Page>,
+    Query(Open { token }): Query<Open>,
+) -> Result<Response, PageError> {
+    let SignIn::Local(local) = &page.0.sign_in else {
+        return Err(no_page());
+    };
+    let cookie = local.open(&token)?;
+    Ok((
+        StatusCode::SEE_OTHER,
+        [(LOCATION, "/")],
+        [(SET_COOKIE, cookie)],
+    )
+        .into_response())
+}
+
+fn no_page() -> PageError {
+    PageError::NotFound("no such page".to_owned())
+}
+
+async fn sign_in_form(Shared(page): Shared<Page>) -> Result<Response, PageError> {
+    page.0.sign_in.token().ok_or_else(no_page)?;
+    Ok(Html(html::sign_in(None).into_string()).into_response())
+}
+
+/// Signs in with the token in the form.
+async fn sign_in(Shared(page): Shared<Page>, request: Request) -> Result<Response, PageError> {
+    let token = page.0.sign_in.token().ok_or_else(no_page)?;
+    let (head, body) = request.into_parts();
+    guard::check_origin(&head)?;
+    let form = axum::body::to_bytes(body, MAX_FORM_BYTES)
+        .await
+        .map_err(|_| {
+            PageError::Invalid(format!("the form has more than {MAX_FORM_BYTES} bytes"))
+        })?;
+    token.submit(&form).await
+}
+
+/// Removes the cookie of the session.
+async fn sign_out(visit: Visit, request: Request) -> Result<Response, PageError> {
+    let (head, body) = request.into_parts();
+    guard::check_origin(&head)?;
+    let token = visit.page.0.sign_in.token().ok_or_else(no_page)?;
+    let form = Form::<ActionForm>::from_request(Request::from_parts(head.clone(), body), &()).await;
+    let Form(form) = form.map_err(|_| invalid_form())?;
+    guard::check_csrf_token(&visit.session.id, &form.csrf)?;
+    token.sign_out_of(&head)
+}
+
+fn invalid_form() -> PageError {
+    PageError::Invalid("the form is invalid: reload the page".to_owned())
+}
+
+async fn asset(Path(file): Path<String>) -> Result<Response, PageError> {
+    assets::file(&file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case::pending("0123", true, true)]
+    #[case::another_plan("4567", true, false)]
+    #[case::no_longer_pending("0123", false, false)]
+    fn approval_of_another_plan_is_refused(
+        #[case] id: &str,
+        #[case] pending: bool,
+        #[case] allowed: bool,
+    ) {
+        let tf: Terraform = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "team"},
+            "spec": {"containerRegistry": {"imageName": "registry.test/a"}},
+            "status": {"plan": {
+                "id": "0123", "pendingApproval": pending, "summary": "+1 ~0 -0", "add": 1, "change": 0, "destroy": 0,
+            }},
+        }))
+        .unwrap();
+        assert_eq!(check_plan(&tf, id).is_ok(), allowed);
+    }
+
+    #[rstest]
+    #[case("web", true)]
+    #[case("a.b-c0", true)]
+    #[case("", false)]
+    #[case("..", false)]
+    #[case("a/../b", false)]
+    #[case("Web", false)]
+    #[case("a?b", false)]
+    fn path_with_another_object_is_refused(#[case] name: &str, #[case] allowed: bool) {
+        assert_eq!(check_name(name).is_ok(), allowed);
+    }
+}
