@@ -14,6 +14,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
+use crate::log_flags::LogFlags;
+use crate::page_url::PageUrl;
 use crate::{cli_config, pod_defaults};
 
 /// Environment variables with proxy settings. The operator also sets them in builder and runner containers.
@@ -182,6 +184,9 @@ pub(crate) struct Config {
     /// "https://…", "secret": "whsec_…", "events": ["Failed"]}]`. The file may be missing. Changes apply without a restart.
     #[arg(long, env = "ALUSTAN_NOTIFICATIONS")]
     pub(crate) notifications: Option<PathBuf>,
+    /// URL of the page (docs/page-sign-in.md), for links in notifications: `https://HOST`.
+    #[arg(long, env = "ALUSTAN_PAGE_URL")]
+    pub(crate) page_url: Option<PageUrl>,
     /// Directory with allow lists for resources, usually the mounted ConfigMap alustan-allowed: files named registries,
     /// repositories, builders, serviceAccounts, approval and destroy. A missing file sets no limit. The directory may be missing.
     /// Changes apply without a restart.
@@ -205,15 +210,8 @@ pub(crate) struct Config {
     pub(crate) driver: Driver,
     #[command(flatten)]
     pub(crate) sync: SyncFlags,
-    /// Log level: error, info or debug, or a filter such as `info,kube=debug`.
-    #[arg(long, env = "ALUSTAN_LOG_LEVEL", default_value = "info")]
-    pub(crate) log_level: String,
-    /// File with another log level. Changes apply without a restart. If the file is missing or empty, --log-level applies.
-    #[arg(long, env = "ALUSTAN_LOG_LEVEL_FILE")]
-    pub(crate) log_level_file: Option<PathBuf>,
-    /// Format of log lines on standard error.
-    #[arg(long, env = "ALUSTAN_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) log: LogFlags,
 }
 
 /// Component that triggers reconciles and writes the status.
@@ -260,15 +258,6 @@ pub(crate) struct SyncFlags {
         requires = "sync_listen"
     )]
     pub(crate) client_ca_file: Option<PathBuf>,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Human-readable text.
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 impl Config {

@@ -139,6 +139,7 @@ pub(crate) fn context(
         instance: instance.clone(),
         receivers: config.notifications.clone(),
         ca_pem: settings.ca_bundle.as_deref(),
+        page_url: config.page_url.clone(),
         resources: resources.clone(),
         wake: wake.clone(),
     })?;

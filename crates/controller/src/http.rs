@@ -18,11 +18,13 @@ use tokio::net::TcpListener;
 use crate::args::Config;
 use crate::health::Health;
 use crate::metacontroller::SyncHandler;
-use connections::listen;
+pub(crate) use connections::{listen, listen_with};
 pub(crate) use hooks::{Push, PushRequest, WebhookEndpoints};
 pub(crate) use open_metrics::MetricsSources;
 use sync::SyncEndpoint;
-use tls::{Identity, TlsListener};
+pub(crate) use tls::{
+    ClientCertificates, FlagFile, Identity, TlsFiles, TlsListener, has_client_certificate,
+};
 
 /// Components that the routes of the HTTP server use.
 pub(crate) struct RouteState {
@@ -82,7 +84,11 @@ impl Listeners {
     }
 }
 
-async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
+/// Binds `address`. `flag` names the flag with the address, for errors.
+///
+/// # Errors
+/// If the address is in use or not available.
+pub(crate) async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
     let listener = match (TcpListener::bind(address).await, address.ip()) {
         // Listen on IPv4 only if the node does not support IPv6.
         (Err(_), IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Config, LogFormat};
+use crate::log_flags::{LogFlags, LogFormat};
 
 /// Interval between reads of `--log-level-file`. The kubelet updates a mounted `ConfigMap` within about a minute.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -31,14 +31,14 @@ pub(crate) struct LogLevel {
 ///
 /// # Errors
 /// If `--log-level` is invalid.
-pub(crate) fn start(config: &Config) -> Result<LogLevel> {
-    let flag = &config.log_level;
+pub(crate) fn start(flags: &LogFlags) -> Result<LogLevel> {
+    let flag = &flags.level;
     let filter = EnvFilter::try_new(flag)
         .with_context(|| format!("--log-level: invalid filter {flag:?}"))?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
-    let set: SetFilter = match config.log_format {
+    let set: SetFilter = match flags.format {
         LogFormat::Text => {
             let logs = logs.with_ansi(false).with_filter_reloading();
             let handle = logs.reload_handle();
@@ -54,7 +54,7 @@ pub(crate) fn start(config: &Config) -> Result<LogLevel> {
     };
     Ok(LogLevel {
         flag: flag.clone(),
-        file: config.log_level_file.clone(),
+        file: flags.level_file.clone(),
         last: flag.clone(),
         set,
     })

@@ -27,6 +27,7 @@ mod http;
 mod indexed_store;
 mod leader;
 mod lenient;
+mod log_flags;
 mod logging;
 mod memory;
 #[cfg(test)]
@@ -37,6 +38,8 @@ mod mirrors;
 mod native_driver;
 mod notify;
 mod observe;
+mod page;
+mod page_url;
 mod pod_defaults;
 mod push_events;
 mod queue;
@@ -51,6 +54,7 @@ mod run_history_limits;
 mod run_retention;
 #[cfg(test)]
 mod self_signed;
+mod shutdown;
 mod signing;
 mod slots;
 mod standard_webhooks;
@@ -73,12 +77,16 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 
 fn main() -> Result<()> {
+    let first = std::env::args_os().nth(1);
     // The evaluator starts this executable as a child process, with this argument only and without environment variables.
-    if std::env::args_os()
-        .nth(1)
+    if first
+        .as_ref()
         .is_some_and(|argument| argument == evaluator::ARGUMENT)
     {
         return evaluator::evaluate_request();
+    }
+    if first.is_some_and(|argument| argument == page::ARGUMENT) {
+        return serve_page();
     }
     operate()
 }
@@ -86,16 +94,32 @@ fn main() -> Result<()> {
 #[tokio::main]
 async fn operate() -> Result<()> {
     let config = args::Config::parse();
-    let level = logging::start(&config)?;
+    let level = logging::start(&config.log)?;
     tokio::spawn(level.follow());
     config.check()?;
+    install_tls_provider()?;
+    Box::pin(wiring::run(config))
+        .await
+        .context("failed to run the operator")
+}
+
+#[tokio::main]
+async fn serve_page() -> Result<()> {
+    let arguments = page::PageArguments::parse_from(std::env::args_os().skip(1));
+    let level = logging::start(&arguments.log)?;
+    tokio::spawn(level.follow());
+    install_tls_provider()?;
+    page::run(arguments)
+        .await
+        .context("failed to serve the page")
+}
+
+fn install_tls_provider() -> Result<()> {
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()
     {
         anyhow::bail!("a TLS provider is already installed");
     }
-    Box::pin(wiring::run(config))
-        .await
-        .context("failed to run the operator")
+    Ok(())
 }

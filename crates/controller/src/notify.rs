@@ -23,6 +23,7 @@ use kube::{Client as Kube, Resource, ResourceExt};
 use parking_lot::Mutex;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Certificate, Client, redirect};
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -31,6 +32,7 @@ use crate::error::with_causes;
 use crate::events::publish;
 use crate::indexed_store::IndexedStore;
 use crate::notify::receivers::{Receiver, ReceiversFile, parse_url};
+use crate::page_url::PageUrl;
 use crate::resource::{Guarded, Ref};
 use crate::standard_webhooks::{self, SharedSecret};
 
@@ -49,6 +51,7 @@ pub(crate) struct Notifier {
     kube: Kube,
     instance: String,
     receivers: ReceiversFile,
+    page_url: Option<PageUrl>,
     resources: IndexedStore<Guarded>,
     messages: Mutex<HashMap<Ref, Messages>>,
     queues: Queues,
@@ -70,6 +73,8 @@ pub(crate) struct NotifierParts<'a> {
     pub(crate) receivers: Option<PathBuf>,
     /// CA certificates (PEM) to trust in addition to the default ones.
     pub(crate) ca_pem: Option<&'a str>,
+    /// URL of the page, for links in messages.
+    pub(crate) page_url: Option<PageUrl>,
     /// All resources.
     pub(crate) resources: IndexedStore<Guarded>,
     /// Requeues resources, so that their notifications are saved in the run record.
@@ -94,6 +99,7 @@ impl Notifier {
             kube: parts.kube,
             instance: parts.instance,
             receivers: ReceiversFile::new(parts.receivers),
+            page_url: parts.page_url,
             resources: parts.resources,
             messages: Mutex::default(),
             queues: Queues::default(),
@@ -293,7 +299,7 @@ impl Notifier {
         let (url, secret) = self.url_and_secret(target, tf).await?;
         let url = parse_url(&url)?;
         let origin = url.origin().ascii_serialization();
-        let body = notice.message.to_string();
+        let body = self.body(notice);
         let request = self.http.post(url);
         let mut request = request.header(CONTENT_TYPE, "application/cloudevents+json");
         if let Some(secret) = secret {
@@ -316,6 +322,19 @@ impl Notifier {
             return Ok(());
         }
         Err(format!("{origin} responded with status {status}"))
+    }
+
+    /// Returns the message, with the link to the page of the resource in `data.url` if the operator has the URL of the page.
+    fn body(&self, notice: &Notice) -> String {
+        let mut message = notice.message.clone();
+        if let Some(page) = &self.page_url
+            && let Some(data) = message.get_mut("data").and_then(Value::as_object_mut)
+        {
+            let text = |key: &str| data.get(key).and_then(Value::as_str).unwrap_or_default();
+            let url = page.of_resource(text("namespace"), text("name"));
+            data.insert("url".to_owned(), url.into());
+        }
+        message.to_string()
     }
 
     /// Returns the URL and the signing secret of a receiver.

@@ -41,6 +41,7 @@ use crate::push_events::poll_after_pushes;
 use crate::queue::Dispatcher;
 use crate::resource::Ref;
 use crate::run_retention::sweep_runs;
+use crate::shutdown::{SHUTDOWN_TIMEOUT, shutdown_signal};
 use crate::signing::Signer;
 use crate::watch::keys::{JOB_NAME, ResourceKey};
 use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref};
@@ -51,9 +52,6 @@ use crate::write_through_cache::WriteThroughCache;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-
-/// Maximum time for open HTTP requests to finish after the controller has stopped.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum number of queued push events from webhooks.
 const MAX_QUEUED_PUSHES: usize = 100;
@@ -205,20 +203,6 @@ async fn fenced_client(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client
             consistent_list::without_version::<Body>,
         ));
     Ok(builder.with_layer(&Fence::new(leader.clone())).build())
-}
-
-/// Waits for SIGTERM or SIGINT.
-async fn shutdown_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-        }
-        _ => std::future::pending().await,
-    }
 }
 
 async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {

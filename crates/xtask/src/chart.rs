@@ -119,7 +119,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
     let names = json!({"items": name, "uniqueItems": true});
     let objects = json!({"items": {"type": "object"}});
     let strings = json!({"additionalProperties": {"type": "string"}});
-    vec![
+    let mut constraints = vec![
         ("image.repository", json!({"minLength": 1})),
         (
             "image.digest",
@@ -177,10 +177,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("hooks.secretName", json!({"minLength": 1})),
         ("notifications.secretName", json!({"minLength": 1})),
         ("replicas", json!({"minimum": 0})),
-        (
-            "resources",
-            json!({"properties": {"requests": {"type": "object"}, "limits": {"type": "object"}, "claims": {"type": "array"}}, "additionalProperties": false}),
-        ),
+        ("resources", resources()),
         (
             "extraEnv",
             json!({"items": {"type": "object", "required": ["name"]}}),
@@ -204,7 +201,50 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ("monitoring.podMonitor.labels", strings.clone()),
         ("monitoring.prometheusRule.labels", strings.clone()),
         ("monitoring.dashboard.labels", strings),
+    ];
+    constraints.extend(page_constraints());
+    constraints
+}
+
+/// Returns the constraints of `page`.
+fn page_constraints() -> Vec<(&'static str, Value)> {
+    // Names that the page may impersonate.
+    let subjects = json!({
+        "items": {"type": "string", "pattern": "^[^,]+$", "not": {"pattern": "^system:"}},
+        "uniqueItems": true,
+    });
+    let header = json!({"pattern": "^[A-Za-z0-9-]+$"});
+    vec![
+        ("page.replicas", json!({"minimum": 0})),
+        ("page.signIn", json!({"enum": ["token", "proxy"]})),
+        ("page.url", json!({"pattern": "^https?://[^/?#@]+/?$"})),
+        ("page.cookieKeySecret", json!({"minLength": 1})),
+        ("page.proxy.users", subjects.clone()),
+        ("page.proxy.groups", subjects),
+        ("page.proxy.userHeader", header.clone()),
+        ("page.proxy.groupHeader", header),
+        ("page.resources", resources()),
+        (
+            "page.service.annotations",
+            json!({"additionalProperties": {"type": "string"}}),
+        ),
+        (
+            "page.networkPolicy.from",
+            json!({"items": {"type": "object"}}),
+        ),
+        (
+            "page.networkPolicy.apiServerPorts",
+            json!({"items": {"type": "integer", "minimum": 1, "maximum": 65_535}}),
+        ),
     ]
+}
+
+/// Returns the constraints of the resources of a container.
+fn resources() -> Value {
+    json!({
+        "properties": {"requests": {"type": "object"}, "limits": {"type": "object"}, "claims": {"type": "array"}},
+        "additionalProperties": false,
+    })
 }
 
 /// Returns the constraints of `allowed`.
@@ -393,7 +433,7 @@ mod tests {
 
     #[test]
     fn chart_sets_every_flag_of_the_operator() {
-        let flags = read("crates/controller/src/args.rs");
+        let flags = read("crates/controller/src/args.rs") + &read(crate::LOG_FLAGS);
         let flags: BTreeSet<&str> = flags
             .split("env = \"")
             .skip(1)
@@ -403,6 +443,18 @@ mod tests {
         assert!(flags.len() > 20, "{flags:?}");
         let deployment = read(&format!("{CHART}/templates/deployment.yaml"));
         assert_eq!(variables(&deployment), flags);
+    }
+
+    #[test]
+    fn chart_sets_every_flag_of_the_page() {
+        let flags = read("crates/controller/src/page/arguments.rs") + &read(crate::LOG_FLAGS);
+        let flags: BTreeSet<&str> = variables(&flags)
+            .into_iter()
+            .filter(|name| *name != "ALUSTAN_PAGE_LISTEN")
+            .collect();
+        assert!(flags.len() > 10, "{flags:?}");
+        let page = read(&format!("{CHART}/templates/page.yaml"));
+        assert_eq!(variables(&page), flags);
     }
 
     #[test]

@@ -48,6 +48,12 @@ const ALERTS: &str = "deploy/monitoring/alerts.yaml";
 /// Source file with the flags of the operator.
 const FLAGS: &str = "crates/controller/src/args.rs";
 
+/// Source file with the flags of the page.
+const PAGE_FLAGS: &str = "crates/controller/src/page/arguments.rs";
+
+/// Source file with the flags that both have.
+const LOG_FLAGS: &str = "crates/controller/src/log_flags.rs";
+
 fn main() -> Result<()> {
     match Command::parse() {
         Command::Gen { check } => write_generated(check),
@@ -105,12 +111,17 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
             format!("{header}{}", prometheus_rule()?),
         ),
     ];
-    let flags =
-        std::fs::read_to_string(root().join(FLAGS)).with_context(|| format!("read {FLAGS}"))?;
+    let read = |file: &str| {
+        std::fs::read_to_string(root().join(file)).with_context(|| format!("read {file}"))
+    };
     let crd = serde_json::to_value(Terraform::crd())?;
     files.push((
         "docs/reference.md".into(),
-        reference::document(&crd, &flags)?,
+        reference::document(
+            &crd,
+            &(read(FLAGS)? + &read(LOG_FLAGS)?),
+            &(read(PAGE_FLAGS)? + &read(LOG_FLAGS)?),
+        )?,
     ));
     let chart = chart::generated(&root(), &files)?;
     files.extend(chart);
@@ -578,8 +589,8 @@ mod tests {
         for folder in ["", "development/"] {
             for entry in std::fs::read_dir(root().join("docs").join(folder)).unwrap() {
                 let name = format!("{folder}{}", entry.unwrap().file_name().display());
-                let is_index = ["README.md", "development"].contains(&&*name);
-                assert!(is_index || linked.contains(&name), "{name}");
+                let is_no_document = ["README.md", "development", "images"].contains(&&*name);
+                assert!(is_no_document || linked.contains(&name), "{name}");
             }
         }
     }

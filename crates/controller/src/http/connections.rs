@@ -28,11 +28,13 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time after which a connection accepts no further request.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(9);
 
-/// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less time.
+/// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less time. An event stream of the page
+/// ends at this limit, and the browser opens it again.
 const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Maximum number of open connections of a listener. A further connection closes the connection that has been in [`IdleConnections`] for the longest
-/// time, so that the server still responds to probes of the kubelet.
+/// time, so that the server still responds to probes of the kubelet. A connection whose response is being sent counts as idle, for example one with an
+/// event stream.
 const MAX_CONNECTIONS: usize = 512;
 
 /// Connections without a complete request: idle, or with a request whose body has not arrived completely.
@@ -105,9 +107,19 @@ impl Drop for IdleEntry {
 }
 
 /// Serves `router` at `listener` until `stop` completes. After that, waits until the active requests are answered.
-pub(super) async fn listen<L: Listener>(
-    mut listener: L,
+pub(crate) async fn listen<L: Listener>(
+    listener: L,
     router: Router,
+    stop: impl Future<Output = ()>,
+) {
+    listen_with(listener, |_| router.clone(), stop).await;
+}
+
+/// Serves a connection at `listener` with the routes that `router_of` returns for it, until `stop` completes. After that, waits until the active
+/// requests are answered.
+pub(crate) async fn listen_with<L: Listener>(
+    mut listener: L,
+    router_of: impl Fn(&L::Io) -> Router,
     stop: impl Future<Output = ()>,
 ) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -124,7 +136,8 @@ pub(super) async fn listen<L: Listener>(
             };
             let entry = Arc::new(IdleEntry::new(idle.clone()));
             let stopping = stopping.subscribe();
-            tokio::spawn(serve(io, router.clone(), stopping, entry, permit));
+            let router = router_of(&io);
+            tokio::spawn(serve(io, router, stopping, entry, permit));
         }
     };
     tokio::select! {
@@ -339,6 +352,39 @@ mod tests {
         let limit = Duration::from_mins(11);
         let sent = timeout(limit, caller.write_all(&requests)).await;
         assert!(sent.is_ok_and(|sent| sent.is_err()), "it is still open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_stream_ends_with_its_connection() {
+        let interval = Duration::from_secs(15);
+        let events = move || async move {
+            Body::from_stream(stream::unfold((), move |()| async move {
+                sleep(interval).await;
+                Some((Ok::<_, io::Error>("data: a\n\n"), ()))
+            }))
+        };
+        let router = Router::new().route("/", get(events));
+        let (connections, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(listen(
+            FakeListener(receiver),
+            router,
+            std::future::pending(),
+        ));
+        let (mut caller, io) = duplex(1024);
+        connections.send(io).unwrap();
+        caller
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let (began, mut last) = (Instant::now(), Instant::now());
+        let mut events = [0; 1024];
+        while caller.read(&mut events).await.unwrap() > 0 {
+            assert!(last.elapsed() <= interval);
+            last = Instant::now();
+        }
+        let limit = MAX_CONNECTION_AGE + LAST_RESPONSE_TIMEOUT;
+        assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
+        assert!(began.elapsed() < limit + interval, "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

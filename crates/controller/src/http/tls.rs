@@ -31,10 +31,98 @@ const MAX_HANDSHAKES: usize = 64;
 /// Delay after a failed accept, for example for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
+/// File, and the flag that names it, for errors.
+#[derive(Clone, Debug)]
+pub(crate) struct FlagFile {
+    pub(crate) flag: &'static str,
+    pub(crate) path: PathBuf,
+}
+
+impl FlagFile {
+    fn read_error(&self) -> String {
+        format!("{}: failed to read {}", self.flag, self.path.display())
+    }
+}
+
+/// Whether a listener with a client CA accepts connections without a client certificate. A certificate of another CA is always refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientCertificates {
+    Required,
+    Optional,
+}
+
+/// Files of a TLS listener.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    /// Flag with the address of the listener, for errors.
+    pub(crate) listen_flag: &'static str,
+    /// Certificate chain of the server (PEM).
+    pub(crate) certificate: FlagFile,
+    /// Key of the server (PEM).
+    pub(crate) key: FlagFile,
+    /// CA certificates of clients (PEM).
+    pub(crate) client_ca: Option<(FlagFile, ClientCertificates)>,
+}
+
+impl TlsFiles {
+    /// Returns the files that the flags of `/sync` name.
+    fn of_sync(flags: &SyncFlags) -> Self {
+        let folder = flags.tls_dir.clone().unwrap_or_default();
+        let file = |name: &str| FlagFile {
+            flag: "--sync-tls-dir",
+            path: folder.join(name),
+        };
+        Self {
+            listen_flag: "--sync-listen",
+            certificate: file("tls.crt"),
+            key: file("tls.key"),
+            client_ca: flags.client_ca_file.clone().map(|path| {
+                let flag = "--sync-client-ca-file";
+                (FlagFile { flag, path }, ClientCertificates::Required)
+            }),
+        }
+    }
+
+    /// Reads the files.
+    fn config(&self) -> Result<Arc<ServerConfig>> {
+        let Self {
+            certificate, key, ..
+        } = self;
+        let chain = certificates_in(&certificate.path).with_context(|| certificate.read_error())?;
+        let secret = PrivateKeyDer::from_pem_file(&key.path).with_context(|| key.read_error())?;
+        let builder = ServerConfig::builder();
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some((file, certificates)) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates_in(&file.path).with_context(|| file.read_error())? {
+                    roots.add(certificate).with_context(|| file.read_error())?;
+                }
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots));
+                let verifier = match certificates {
+                    ClientCertificates::Required => verifier,
+                    ClientCertificates::Optional => verifier.allow_unauthenticated(),
+                };
+                let verifier = verifier.build().with_context(|| file.read_error())?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let config = builder.with_single_cert(chain, secret);
+        Ok(Arc::new(config.with_context(|| key.read_error())?))
+    }
+}
+
+/// Whether the client of this connection has presented a certificate, which the listener has verified.
+pub(crate) fn has_client_certificate(stream: &TlsStream<TcpStream>) -> bool {
+    let (_, connection) = stream.get_ref();
+    connection
+        .peer_certificates()
+        .is_some_and(|certificates| !certificates.is_empty())
+}
+
 /// Certificate and key of the server, and the CA of client certificates.
-pub(super) struct Identity {
-    folder: PathBuf,
-    client_ca: Option<PathBuf>,
+pub(crate) struct Identity {
+    files: TlsFiles,
     loaded: Mutex<Loaded>,
 }
 
@@ -44,17 +132,22 @@ struct Loaded {
 }
 
 impl Identity {
-    /// Reads the certificates that the flags name.
+    /// Reads the certificates that the flags of `/sync` name.
     ///
     /// # Errors
     /// If a file cannot be read or is invalid.
     pub(super) fn of(flags: &SyncFlags) -> Result<Self> {
-        let folder = flags.tls_dir.clone().unwrap_or_default();
-        let client_ca = flags.client_ca_file.clone();
-        let config = config(&folder, client_ca.as_deref())?;
+        Self::new(TlsFiles::of_sync(flags))
+    }
+
+    /// Reads the certificates.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is invalid.
+    pub(crate) fn new(files: TlsFiles) -> Result<Self> {
+        let config = files.config()?;
         Ok(Self {
-            folder,
-            client_ca,
+            files,
             loaded: Mutex::new(Loaded {
                 config,
                 at: Instant::now(),
@@ -68,39 +161,17 @@ impl Identity {
         let mut loaded = self.loaded.lock();
         if loaded.at.elapsed() >= RELOAD_INTERVAL {
             loaded.at = Instant::now();
-            match config(&self.folder, self.client_ca.as_deref()) {
+            match self.files.config() {
                 Ok(config) => loaded.config = config,
                 Err(error) => warn!(
                     error = with_causes(&*error),
-                    "failed to reload the certificates of /sync; keeping the current ones"
+                    listener = self.files.listen_flag,
+                    "failed to reload the certificates; keeping the current ones"
                 ),
             }
         }
         TlsAcceptor::from(loaded.config.clone())
     }
-}
-
-fn config(folder: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> {
-    let path_of = |name: &str| folder.join(name);
-    let (certificates, key) = (path_of("tls.crt"), path_of("tls.key"));
-    let read_error = |path: &Path| format!("--sync-tls-dir: failed to read {}", path.display());
-    let chain = certificates_in(&certificates).with_context(|| read_error(&certificates))?;
-    let secret = PrivateKeyDer::from_pem_file(&key).with_context(|| read_error(&key))?;
-    let builder = ServerConfig::builder();
-    let builder = match client_ca {
-        None => builder.with_no_client_auth(),
-        Some(file) => {
-            let read_error = || format!("--sync-client-ca-file: failed to read {}", file.display());
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates_in(file).with_context(read_error)? {
-                roots.add(certificate).with_context(read_error)?;
-            }
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-            builder.with_client_cert_verifier(verifier.with_context(read_error)?)
-        }
-    };
-    let config = builder.with_single_cert(chain, secret);
-    Ok(Arc::new(config.with_context(|| read_error(&key))?))
 }
 
 fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -112,15 +183,15 @@ fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 type Connection = (TlsStream<TcpStream>, SocketAddr);
 
 /// Listener that returns connections after their handshake.
-pub(super) struct TlsListener {
+pub(crate) struct TlsListener {
     address: SocketAddr,
     accepted: mpsc::Receiver<Connection>,
 }
 
 impl TlsListener {
     /// Accepts connections at `listener` until the returned [`TlsListener`] is dropped. A slow handshake delays no other connection.
-    pub(super) fn new(listener: TcpListener, identity: Identity) -> Result<Self> {
-        let address = listener.local_addr().context("--sync-listen")?;
+    pub(crate) fn new(listener: TcpListener, identity: Identity) -> Result<Self> {
+        let address = listener.local_addr().context(identity.files.listen_flag)?;
         let (accept, accepted) = mpsc::channel(MAX_HANDSHAKES);
         tokio::spawn(accept_all(listener, identity, accept));
         Ok(Self { address, accepted })
@@ -143,7 +214,7 @@ async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sen
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "failed to accept a connection at --sync-listen");
+                    warn!(%error, listener = identity.files.listen_flag, "failed to accept a connection");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }

@@ -35,6 +35,7 @@ async fn scene() -> Scene {
         instance: "test".to_owned(),
         receivers: None,
         ca_pem: None,
+        page_url: Some("https://page.test".parse().unwrap()),
         resources,
         wake,
     });
@@ -269,6 +270,17 @@ async fn message_is_signed_at_the_time_of_delivery() {
         at,
         body.as_bytes()
     ));
+}
+
+#[tokio::test]
+async fn message_contains_the_link_to_the_page() {
+    let mut scene = scene().await;
+    let (notifications, log) = receiver(200).await;
+    let tf = scene.with(&notifications);
+    scene.notifier.notify(&web_ref(), &tf, &failed("a"));
+    scene.settled().await;
+    let url = &log.lock()[0].body["data"]["url"];
+    assert_eq!(url, "https://page.test/ns/team/tf/web");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 
 use super::*;
-use crate::http::connections::listen;
+use crate::http::connections::{listen, listen_with};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -90,6 +90,31 @@ async fn only_client_certificates_of_the_client_ca_are_accepted() {
     let right = presenting(client(&server), &clients);
     assert_eq!(hello(right, &url).await.as_deref(), Some("hello"));
     assert_eq!(hello(client(&server), &url).await, None);
+    for by in [&stranger, &server] {
+        assert_eq!(hello(presenting(client(&server), by), &url).await, None);
+    }
+}
+
+#[tokio::test]
+async fn optional_client_certificate_is_verified_and_reported() {
+    let (server, clients, stranger) = (authority(), authority(), authority());
+    let (_folder, flags) = folder(&server, Some(&clients));
+    let mut files = TlsFiles::of_sync(&flags);
+    files.client_ca = files
+        .client_ca
+        .map(|(file, _)| (file, ClientCertificates::Optional));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TlsListener::new(listener, Identity::new(files).unwrap()).unwrap();
+    let url = format!("https://localhost:{}/", listener.address.port());
+    let router_of = |stream: &_| {
+        let text = has_client_certificate(stream).to_string();
+        Router::new().route("/", get(|| async { text }))
+    };
+    tokio::spawn(listen_with(listener, router_of, std::future::pending()));
+    let presented = hello(presenting(client(&server), &clients), &url).await;
+    assert_eq!(presented.as_deref(), Some("true"));
+    let anonymous = hello(client(&server), &url).await;
+    assert_eq!(anonymous.as_deref(), Some("false"));
     for by in [&stranger, &server] {
         assert_eq!(hello(presenting(client(&server), by), &url).await, None);
     }
