@@ -8,7 +8,7 @@ use crate::rendered::{CHART, Id, file, helm, kustomize, objects, root, run, usua
 use crate::schemas::conforms;
 
 /// Names of the test cases, and their chart values. Each branch of a template is rendered in at least one test case and skipped in another.
-const MATRIX: [(&str, &str); 15] = [
+const MATRIX: [(&str, &str); 18] = [
     ("nothing", ""),
     (
         "image",
@@ -67,6 +67,19 @@ const MATRIX: [(&str, &str); 15] = [
          networkPolicy: {enabled: true, from: [{podSelector: {}}], blocked: [169.254.169.254/32, 10.0.0.0/8], namespaces: [team, other]}\n\
          podDefaults: {runs: {tolerations: [{key: a, operator: Exists}]}, allowed: {persistentVolumeClaims: true}, maximum: {resources: {memory: 8Gi}}}\n\
          terraformCliConfig: \"provider_installation {\\n  direct {}\\n}\\n\"\n",
+    ),
+    ("page", "page: {enabled: true}\n"),
+    (
+        "page with TLS",
+        "page: {enabled: true, replicas: 2, url: 'https://alustan.example.com', cookieKeySecret: cookie, tls: {secretName: tls}, service: {annotations: {a: b}},\n\
+         networkPolicy: {from: [{podSelector: {}}], apiServerPorts: [16443]}}\n\
+         watchNamespaces: [team]\nimagePullSecrets: [{name: pull}]\nimage: {pullPolicy: Always}\npodUser: none\nnodeSelector: {}\n\
+         tolerations: [{key: a, operator: Exists}]\n",
+    ),
+    (
+        "page behind a proxy",
+        "page: {enabled: true, signIn: proxy, url: 'https://alustan.example.com', tls: {secretName: tls}, networkPolicy: {enabled: false},\n\
+         proxy: {clientCASecret: ca, users: [jane@example.com], groups: [admins], userHeader: X-Auth-Request-User, groupHeader: X-Auth-Request-Groups}}\n",
     ),
     (
         "all that watches",
@@ -183,6 +196,22 @@ fn invalid_value_is_refused_with_its_name() {
         ("networkPolicy: {blocked: [metadata]}", "blocked"),
         ("podLabels: {a: 1}", "podLabels"),
         ("podDefaults: {run: {}}", "run"),
+        ("page: {signIn: header}", "signIn"),
+        ("page: {url: 'https://a.test/b'}", "url"),
+        ("page: {proxy: {users: ['system:admin']}}", "users"),
+        ("page: {proxy: {groups: ['system:masters']}}", "groups"),
+        (
+            "page: {networkPolicy: {apiServerPorts: [https]}}",
+            "apiServerPorts",
+        ),
+        (
+            "page: {enabled: true, signIn: proxy}",
+            "page.proxy.clientCASecret",
+        ),
+        (
+            "page: {enabled: true}\nwatchNamespaces: [a, b]",
+            "watchNamespaces",
+        ),
         ("terraformCliConfig: {direct: {}}", "terraformCliConfig"),
     ] {
         let refused = helm("alustan", "alustan-system", values).expect_err(values);
@@ -309,24 +338,89 @@ fn uninstall_keeps_the_crd_and_user_data() {
     }
 }
 
-/// The operator pod meets PodSecurity *restricted* and has a read-only root file system.
+/// The pods of the operator and of the page meet PodSecurity *restricted* and have a read-only root file system.
 #[test]
-fn operator_pod_is_restricted_with_all_values() {
+fn pods_are_restricted_with_all_values() {
     for (name, values) in MATRIX {
         let all: Vec<_> = objects(&usual(values)).into_iter().collect();
         let deployments = of(&all, "Deployment");
-        assert_eq!(deployments.len(), 1, "{name}");
-        let pod = &deployments[0].1["spec"]["template"]["spec"];
-        assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
-        assert_eq!(pod["nodeSelector"]["kubernetes.io/os"], "linux", "{name}");
-        let seccomp = &pod["securityContext"]["seccompProfile"]["type"];
-        assert_eq!(seccomp, "RuntimeDefault", "{name}");
-        let container = json!({
-            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": true,
-        });
-        assert_eq!(pod["containers"][0]["securityContext"], container, "{name}");
-        for volume in pod["volumes"].as_array().unwrap() {
-            assert!(volume.get("hostPath").is_none(), "{name}");
+        let expected = if values.contains("page:") { 2 } else { 1 };
+        assert_eq!(deployments.len(), expected, "{name}");
+        for (id, deployment) in deployments {
+            let name = format!("{name}: {id}");
+            let pod = &deployment["spec"]["template"]["spec"];
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(pod["nodeSelector"]["kubernetes.io/os"], "linux", "{name}");
+            let seccomp = &pod["securityContext"]["seccompProfile"]["type"];
+            assert_eq!(seccomp, "RuntimeDefault", "{name}");
+            let container = json!({
+                "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": true,
+            });
+            assert_eq!(pod["containers"][0]["securityContext"], container, "{name}");
+            for volume in pod["volumes"].as_array().unwrap() {
+                assert!(volume.get("hostPath").is_none(), "{name}");
+            }
         }
     }
+}
+
+/// Returns resources and verbs of the rules that are bound to ServiceAccount `alustan-page`, and the namespaces of the bindings.
+fn rights_of_the_page(values: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let all: Vec<_> = objects(&usual(values)).into_iter().collect();
+    let (mut rights, mut namespaces) = (BTreeSet::new(), BTreeSet::new());
+    for (id, binding) in all.iter().filter(|(id, _)| id.kind.ends_with("Binding")) {
+        let mut subjects = binding["subjects"].as_array().into_iter().flatten();
+        if !subjects.any(|subject| subject["name"] == "alustan-page") {
+            continue;
+        }
+        namespaces.insert(id.namespace.clone());
+        let role = all
+            .iter()
+            .find(|(role, _)| {
+                binding["roleRef"]["kind"] == role.kind
+                    && binding["roleRef"]["name"] == role.name
+                    && role.namespace == id.namespace
+            })
+            .unwrap();
+        for rule in role.1["rules"].as_array().unwrap() {
+            let names = match &rule["resourceNames"] {
+                Value::Null => String::new(),
+                names => format!(" {names}"),
+            };
+            rights.insert(format!("{} {}{names}", rule["resources"], rule["verbs"]));
+        }
+    }
+    (rights, namespaces)
+}
+
+#[test]
+fn page_has_no_rights_on_secrets_logs_and_writes() {
+    let set = |rights: &[&str]| rights.iter().map(|right| (*right).to_owned()).collect();
+    let terraforms = r#"["terraforms"] ["get","list","watch"]"#;
+    let tokens = r#"["tokenreviews"] ["create"]"#;
+    let (rights, namespaces) = rights_of_the_page("page: {enabled: true}");
+    assert_eq!(rights, set(&[terraforms, tokens]));
+    assert_eq!(namespaces, set(&[""]));
+    let (rights, namespaces) = rights_of_the_page("page: {enabled: true}\nwatchNamespaces: [team]");
+    assert_eq!(rights, set(&[terraforms, tokens]));
+    assert_eq!(namespaces, set(&["", "team"]));
+    let proxy = |more: &str| {
+        rights_of_the_page(&format!(
+            "page: {{enabled: true, signIn: proxy, tls: {{secretName: t}}, proxy: {{clientCASecret: c{more}}}}}"
+        ))
+        .0
+    };
+    let runs = r#"["terraformruns"] ["get","list"]"#;
+    let reviews = r#"["subjectaccessreviews"] ["create"]"#;
+    assert_eq!(proxy(""), set(&[terraforms, runs, reviews]));
+    assert_eq!(
+        proxy(", users: [jane], groups: [admins]"),
+        set(&[
+            terraforms,
+            runs,
+            reviews,
+            r#"["users"] ["impersonate"] ["jane"]"#,
+            r#"["groups"] ["impersonate"] ["admins"]"#,
+        ])
+    );
 }

@@ -9,10 +9,9 @@ const METADATA: &str = "169.254.169.254/32";
 
 #[test]
 fn network_policies_block_the_metadata_endpoint() {
-    let chart =
-        "networkPolicy: {enabled: true, namespaces: [team, builds]}\nbuilder: {namespace: builds}";
+    let chart = "networkPolicy: {enabled: true, namespaces: [team, builds]}\nbuilder: {namespace: builds}\npage: {enabled: true}";
     for (name, rendered, expected) in [
-        ("chart", usual(chart), 3),
+        ("chart", usual(chart), 4),
         ("staging", kustomize("deploy/kustomize/overlays/staging"), 1),
         ("prod", kustomize("deploy/kustomize/overlays/prod"), 1),
         ("namespace", kustomize("deploy/kustomize/namespace"), 1),

@@ -161,15 +161,39 @@ fn build_namespace_equals_the_overlay() {
 fn openshift_component_equals_the_release_and_sets_no_user() {
     let folder = tempfile::tempdir().unwrap();
     let deploy = from(folder.path(), &root().join("deploy/kustomize"));
-    let text = format!("resources: [{deploy}/base]\ncomponents: [{deploy}/components/openshift]\n");
-    std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
-    let overlay = kustomize(folder.path().to_str().unwrap());
-    for field in ["runAsUser", "runAsGroup", "fsGroup"] {
-        assert!(!overlay.contains(field), "{field}: {overlay}");
-    }
     let values = "podUser: none\nbuilder: {kind: append}";
-    compare(&overlay, &usual(values));
+    let openshift = format!("{deploy}/components/openshift");
+    for (components, more) in [
+        (openshift.clone(), ""),
+        (
+            format!("{deploy}/components/page, {openshift}"),
+            "\npage: {enabled: true}",
+        ),
+    ] {
+        let text = format!("resources: [{deploy}/base]\ncomponents: [{components}]\n");
+        std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
+        let overlay = kustomize(folder.path().to_str().unwrap());
+        for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+            assert!(!overlay.contains(field), "{field}: {overlay}");
+        }
+        compare(&overlay, &usual(&format!("{values}{more}")));
+    }
     assert!(usual("podUser: 1000650000").contains("runAsUser: 1000650000\n"));
+}
+
+#[test]
+fn page_equals_the_components() {
+    let folder = tempfile::tempdir().unwrap();
+    let deploy = from(folder.path(), &root().join("deploy/kustomize"));
+    let overlay = |components: &str| {
+        let text = format!("resources: [{deploy}/base]\ncomponents: [{components}]\n");
+        std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
+        kustomize(folder.path().to_str().unwrap())
+    };
+    let page = format!("{deploy}/components/page");
+    compare(&overlay(&page), &usual("page: {enabled: true}"));
+    let proxy = "page: {enabled: true, signIn: proxy, tls: {secretName: alustan-page-tls}, proxy: {clientCASecret: alustan-page-proxy-ca}}";
+    compare(&overlay(&format!("{page}, {page}-proxy")), &usual(proxy));
 }
 
 #[test]

@@ -30,6 +30,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: controller
 {{- end }}
 
+{{- /* Labels that select the pods of the page. */ -}}
+{{- define "alustan.page.selector" -}}
+app.kubernetes.io/name: {{ include "alustan.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: page
+{{- end }}
+
 {{- /* Labels of all objects. */ -}}
 {{- define "alustan.labels" -}}
 app.kubernetes.io/name: {{ include "alustan.name" . }}
