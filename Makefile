@@ -1,6 +1,6 @@
 # Each target performs the set-up that it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test full chart api e2e bench scale profile corpus build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
+.PHONY: help setup demo test full chart api e2e bench bench-page scale screenshots profile corpus build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,12 @@ e2e: ## run end-to-end tests whose names contain T on the dev cluster: make e2e 
 
 bench: ## compare the operator with plain Terraform on the dev cluster
 	@hack/bench
+
+bench-page: ## measure the page of `kubectl alustan ui` with N resources and large plans and logs, without a cluster: make bench-page N=10000
+	@hack/bench-page $(N)
+
+screenshots: ## write the screenshots of the docs to docs/images
+	@hack/screenshots
 
 scale: ## measure the operator with N applied resources on the dev cluster: make scale N=1000
 	@hack/scale $(N)

@@ -23,7 +23,7 @@ use crate::server::built;
 use crate::space::{Space, resource, with};
 
 /// Returns the path of `kubectl-alustan`.
-fn program() -> &'static PathBuf {
+pub(crate) fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| built("kubectl-alustan").unwrap())
 }

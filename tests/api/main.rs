@@ -9,12 +9,15 @@
     reason = "a test may fail where it stands"
 )]
 
+mod as_operator;
+mod browser;
 mod build_namespace;
 mod calls;
 mod cli;
 mod crd;
 mod defaults;
 mod fake_github;
+mod fake_kubelet;
 mod ha;
 mod kubectl;
 mod load;
@@ -23,6 +26,9 @@ mod objects;
 mod operator;
 mod outside;
 mod ownership;
+mod page;
+mod page_in_cluster;
+mod page_oauth2_proxy;
 mod pinned;
 mod pod_options;
 mod policies;
@@ -36,4 +42,5 @@ mod signatures;
 mod space;
 mod sync;
 mod tenancy;
+mod ui;
 mod upgrade;

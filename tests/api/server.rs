@@ -105,6 +105,10 @@ impl Server {
             folder,
         };
         fs::write(server.kubeconfig_file(), server.kubeconfig.to_string()).unwrap();
+        for user in certificates::USERS {
+            let kubeconfig = server.kubeconfig_signed(user).to_string();
+            fs::write(server.kubeconfig_file_signed(user), kubeconfig).unwrap();
+        }
         server.wait_until_ready().await?;
         server.install().await;
         Ok(Arc::new(server))
@@ -134,7 +138,11 @@ impl Server {
         Self::of_its_own_with(Loopback::V4, &["--feature-gates=WatchList=false"]).await
     }
 
-    async fn of_its_own_with(loopback: Loopback, more: &[&str]) -> Arc<Self> {
+    /// Starts a server for one test, with additional command line arguments of kube-apiserver.
+    ///
+    /// # Panics
+    /// The server does not start.
+    pub(crate) async fn of_its_own_with(loopback: Loopback, more: &[&str]) -> Arc<Self> {
         Self::start_with(loopback, more)
             .await
             .unwrap_or_else(|problem| panic!("{problem}"))
@@ -211,6 +219,29 @@ impl Server {
         let file = self.folder.join(user.replace(':', "-"));
         fs::write(&file, self.kubeconfig_of(user).to_string()).unwrap();
         file
+    }
+
+    /// Returns the path of a kubeconfig with the ServiceAccount token `token`.
+    pub(crate) fn kubeconfig_file_with(&self, token: &str) -> PathBuf {
+        let mut kubeconfig = self.kubeconfig.clone();
+        kubeconfig["users"][0]["user"] = json!({ "token": token });
+        let file = self.folder.join("kubeconfig-with-token");
+        fs::write(&file, kubeconfig.to_string()).unwrap();
+        file
+    }
+
+    /// Returns the path of the kubeconfig with the client certificate of `user`, one of `certificates::USERS`.
+    pub(crate) fn kubeconfig_file_signed(&self, user: &str) -> PathBuf {
+        assert!(certificates::USERS.contains(&user), "{user}");
+        self.folder.join(format!("{user}.kubeconfig"))
+    }
+
+    fn kubeconfig_signed(&self, user: &str) -> Value {
+        let file = |ending: &str| self.folder.join(format!("{user}.{ending}"));
+        let mut kubeconfig = self.kubeconfig.clone();
+        kubeconfig["users"][0]["user"] =
+            json!({"client-certificate": file("crt"), "client-key": file("key")});
+        kubeconfig
     }
 
     fn kubeconfig_of(&self, user: &str) -> Value {

@@ -76,6 +76,11 @@ impl Cluster {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
     }
 
+    /// Returns the path of the kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
     /// Runs a program with the cluster's kubeconfig. Returns its standard output.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
         let (good, output) = self.output(program, arguments, None).await;
@@ -94,7 +99,7 @@ impl Cluster {
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir(Self::root())
-            .env("KUBECONFIG", self.folder.join("kubeconfig"))
+            .env("KUBECONFIG", self.kubeconfig())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

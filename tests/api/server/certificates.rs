@@ -7,8 +7,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 
-/// Writes `ca.crt`, certificate and key of the server (`server.…`) and of a client with all rights (`admin.…`), and the key pair that signs
-/// ServiceAccount tokens (`accounts.…`).
+/// Users with a client certificate. Requests with it are authenticated as the user, without impersonation.
+pub(super) const USERS: [&str; 3] = ["alice", "bob", "carol"];
+
+/// Writes `ca.crt`, certificate and key of the server (`server.…`), of a client with all rights (`admin.…`) and of [`USERS`], and the key pair
+/// that signs ServiceAccount tokens (`accounts.…`).
 pub(super) fn write(folder: &Path) {
     let key = KeyPair::generate().unwrap();
     let mut authority = params("alustan-test-ca", None);
@@ -26,9 +29,14 @@ pub(super) fn write(folder: &Path) {
     server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     sign(folder, "server", &server, &authority);
 
-    let mut admin = params("admin", Some("system:masters"));
-    admin.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    sign(folder, "admin", &admin, &authority);
+    let clients = [("admin", Some("system:masters"))]
+        .into_iter()
+        .chain(USERS.map(|user| (user, None)));
+    for (name, organisation) in clients {
+        let mut client = params(name, organisation);
+        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        sign(folder, name, &client, &authority);
+    }
 
     let accounts = KeyPair::generate().unwrap();
     fs::write(folder.join("accounts.key"), accounts.serialize_pem()).unwrap();
