@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, TerraformRun};
 use alustan_tests::{Counter, Scene, node, scene_alone, scene_without_operator};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -280,6 +280,16 @@ mod alone {
             ];
             let runs = new.iter().filter(|job| !job.starts_with("alustan-build-"));
             assert_eq!(runs.collect::<Vec<_>>(), wanted.iter().collect::<Vec<_>>());
+
+            // Runs that ended before the upgrade have no record.
+            let runs = scene.api::<TerraformRun>();
+            let runs = runs.list(&ListParams::default()).await.unwrap();
+            let numbers = |name: &str| -> Vec<i64> {
+                let of_resource = runs.iter().filter(|run| run.spec.terraform.name == name);
+                of_resource.map(|run| run.spec.number).collect()
+            };
+            assert_eq!(numbers("plain"), Vec::<i64>::new());
+            assert_eq!((numbers("asks"), numbers("applies")), (vec![2], vec![1]));
 
             // Dependents are deleted first.
             for name in all.into_iter().rev().filter(|name| *name != "goes") {

@@ -42,6 +42,7 @@ mod order;
 mod orphan;
 mod outages;
 mod outputs;
+mod page;
 mod plan_only;
 mod pods;
 mod rbac;
