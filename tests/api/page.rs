@@ -1,14 +1,15 @@
 //! HTTP responses of `kubectl alustan ui`: limits, refused requests and JSON.
 
 use reqwest::header::{ACCEPT, COOKIE, HOST, ORIGIN, REFERER};
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use alustan_api::Terraform;
 
-use crate::as_operator::{AsOperator, awaiting, planned};
+use crate::as_operator::{AsOperator, applying, awaiting, planned};
+use crate::fake_kubelet::FakeKubelet;
 use crate::policies::{bind, install};
-use crate::server::until;
+use crate::server::{DEADLINE, until};
 use crate::space::{Space, resource};
 use crate::ui::{Ui, Visitor};
 
@@ -48,7 +49,7 @@ impl Approver {
         format!("/ns/{}/tf/network{rest}", self.space.namespace)
     }
 
-    /// Returns the token against forged requests, from the form that approves the plan.
+    /// Returns the CSRF token, from the form that approves the plan.
     async fn csrf(&self, visitor: &Visitor<'_>) -> String {
         let (_, page) = visitor.read(&self.path("")).await;
         let field = page
@@ -236,4 +237,144 @@ async fn each_page_responds_with_json_and_security_headers() {
     assert_eq!(error.status(), StatusCode::NOT_FOUND);
     let error: Value = serde_json::from_str(&error.text().await.unwrap()).unwrap();
     assert_eq!(error["status"], json!(404));
+}
+
+/// Reads the events of `stream` until `text` appears.
+async fn read_until(stream: &mut Response, text: &str) -> String {
+    let mut events = String::new();
+    let read = async {
+        while !events.contains(text) {
+            let chunk = stream.chunk().await.unwrap();
+            events.push_str(&String::from_utf8_lossy(&chunk.expect("an event")));
+        }
+    };
+    let read = tokio::time::timeout(DEADLINE, read).await;
+    assert!(read.is_ok(), "no {text:?} in {events}");
+    events
+}
+
+#[tokio::test]
+async fn change_before_the_stream_is_announced_at_its_start() {
+    let approver = Approver::new().await;
+    let visitor = approver.ui.visitor().await;
+    for path in [
+        "/".to_owned(),
+        approver.path(""),
+        approver.path("/../../graph"),
+    ] {
+        let path = path.replace("/tf/network/../../", "/");
+        let (_, page) = visitor.read(&path).await;
+        let (_, rest) = page.split_once("sse-connect=\"").unwrap();
+        let url = rest.split('"').next().unwrap();
+        assert!(url.contains("seen="), "{url}");
+        let operator = AsOperator::new(&approver.space.server, &approver.space.namespace).await;
+        let mut status = awaiting("0123");
+        status["message"] = json!(format!("changed after {path} was read"));
+        operator.set_status("network", status).await;
+        let mut stream = visitor.get(url).await;
+        let events = read_until(&mut stream, "event: change").await;
+        // A browser that reconnects sends the id of the last event.
+        let id = events
+            .split("id: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned();
+        drop(stream);
+        let again = visitor
+            .request(Method::GET, url)
+            .header("last-event-id", id);
+        let mut again = again.send().await.unwrap();
+        operator.set_status("network", awaiting("0123")).await;
+        let events = read_until(&mut again, "event: change").await;
+        assert_eq!(events.matches("event: change").count(), 1, "{events}");
+    }
+}
+
+#[tokio::test]
+async fn streams_end_when_the_user_loses_permission() {
+    let approver = Approver::new().await;
+    let space = &approver.space;
+    let log_reader = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "log-reader", "namespace": space.namespace},
+        "rules": [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}],
+    });
+    install(
+        space,
+        &[log_reader, bind(space, "bob", "Role", "log-reader")],
+    );
+    let operator = AsOperator::new(&space.server, &space.namespace).await;
+    operator.set_status("network", applying("network", 2)).await;
+    let kubelet = FakeKubelet::start(space).await;
+    let pod = kubelet.start_pod(space, "network", "network-apply-2").await;
+    kubelet.write(space, &pod, "first line\n");
+    let visitor = approver.ui.visitor().await;
+    let mut log = until("the log", async || {
+        let mut log = visitor.get(&approver.path("/runs/2/live")).await;
+        match log.chunk().await {
+            Ok(Some(part)) if part.starts_with(b"event: log") => Ok(log),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let mut changes = visitor.get(&approver.path("/live")).await;
+    read_until(&mut changes, "event: change").await;
+    let delete = ["delete", "rolebinding", "--all", "-n", &space.namespace];
+    space.server.kubectl(&delete).unwrap();
+    for stream in [&mut log, &mut changes] {
+        let ends = async { while stream.chunk().await.is_ok_and(|part| part.is_some()) {} };
+        assert!(tokio::time::timeout(DEADLINE, ends).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn log_continues_after_the_last_event() {
+    let approver = Approver::new().await;
+    let space = &approver.space;
+    let log_reader = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "log-reader", "namespace": space.namespace},
+        "rules": [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}],
+    });
+    install(
+        space,
+        &[log_reader, bind(space, "bob", "Role", "log-reader")],
+    );
+    let operator = AsOperator::new(&space.server, &space.namespace).await;
+    operator.set_status("network", applying("network", 2)).await;
+    let kubelet = FakeKubelet::start(space).await;
+    let pod = kubelet.start_pod(space, "network", "network-apply-2").await;
+    kubelet.write(space, &pod, "first line\nsecond line\n");
+    let visitor = approver.ui.visitor().await;
+    let path = approver.path("/runs/2/live");
+    let events = until("the log", async || {
+        let mut log = visitor.get(&path).await;
+        match log.chunk().await {
+            Ok(Some(part)) if part.starts_with(b"event: log") => {
+                Ok(String::from_utf8_lossy(&part).into_owned())
+            }
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert!(events.contains("second line"), "{events}");
+    let id = events.split("id: ").nth(1).unwrap().lines().next().unwrap();
+    kubelet.write(space, &pod, "third line\n");
+    for request in [
+        visitor
+            .request(Method::GET, &path)
+            .header("last-event-id", id),
+        visitor.request(
+            Method::GET,
+            &format!("{path}?after={}", id.replace(':', "%3A")),
+        ),
+    ] {
+        let mut log = request.send().await.unwrap();
+        let events = read_until(&mut log, "third line").await;
+        assert!(!events.contains("second line"), "{events}");
+        assert!(!events.contains("missing"), "{events}");
+    }
 }

@@ -424,7 +424,7 @@ async fn user_headers_require_the_certificate_of_the_proxy() {
     uses_only_its_rights(&page.server);
 }
 
-/// Returns the token against forged requests in the HTML of a page.
+/// Returns the CSRF token in the HTML of a page.
 pub(crate) fn csrf(html: &str) -> String {
     let (_, rest) = html.split_once("name=\"csrf\"").expect(html);
     let (_, value) = rest.split_once("value=\"").expect(html);

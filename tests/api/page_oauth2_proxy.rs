@@ -179,7 +179,7 @@ async fn start_server(folder: &Path, issuer: &Url, authority: &str) -> Arc<Serve
 }
 
 #[tokio::test]
-async fn user_of_dex_approves_under_the_own_name() {
+async fn approval_of_dex_user_is_audited_with_user_name() {
     let folder = tempfile::tempdir().unwrap();
     let certificate = Certificate::self_signed("127.0.0.1");
     std::fs::write(folder.path().join("dex.crt"), &certificate.certificate).unwrap();

@@ -104,7 +104,7 @@ pub(crate) struct ActionForm {
     /// Number of the run that the page showed.
     #[serde(default)]
     pub(crate) run: Option<i64>,
-    /// Token of the session against forged requests.
+    /// CSRF token of the session.
     #[serde(default)]
     pub(crate) csrf: String,
 }

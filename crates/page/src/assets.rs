@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::PageError;
 
-/// Time for which browsers reuse a file, shorter than the time between an upgrade and the next visit of most users.
+/// Maximum age of static files in the cache of the browser.
 const CACHE: &str = "public, max-age=300";
 
 /// Responds with the file `name`.

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-/// Why a request failed. The text is shown to the user.
+/// Error of a request. The text is shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     /// The user is not signed in, or the credentials expired.
@@ -44,6 +44,16 @@ impl PageError {
 
     /// Returns the error of a failed call to the API server. `action` names the call, for example `read Terraform team/web`.
     pub(crate) fn of_call(action: &str, error: kube::Error) -> Self {
+        if matches!(error, kube::Error::SerdeError(_)) {
+            return Self::Unavailable(format!(
+                "failed to {action}: this version of the page cannot read the object: {error}"
+            ));
+        }
+        if matches!(error, kube::Error::Auth(_)) {
+            return Self::Unavailable(format!(
+                "failed to {action}: the credentials of the kubeconfig cannot be obtained: {error}"
+            ));
+        }
         let kube::Error::Api(status) = error else {
             tracing::warn!(%error, action, "call to the API server failed");
             return Self::Unavailable(format!(

@@ -72,8 +72,8 @@ impl Hosts {
             return Ok(());
         }
         Err(PageError::Invalid(format!(
-            "header Host is not one of {}: open the page under its own address",
-            self.0.join(", ")
+            "host {host:?} is not allowed; open the page at {}",
+            self.0.join(" or ")
         )))
     }
 }
@@ -118,10 +118,10 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Text that the HMAC of a token against forged requests covers.
+/// Text that the HMAC of a CSRF token covers.
 const CSRF: &[u8] = b"alustan csrf";
 
-/// Returns the token against forged requests of the session `id`. The id is unpredictable, and the same on all replicas.
+/// Returns the CSRF token of the session `id`. The id is unpredictable, and the same on all replicas.
 pub(crate) fn csrf_token(id: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&csrf_key(id), CSRF))
 }

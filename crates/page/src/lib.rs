@@ -1,7 +1,7 @@
 //! The page: `Terraform` resources, their runs, plans and logs in a browser, with the Kubernetes permissions of the user.
 //!
 //! `kubectl alustan ui` serves it on a loopback address with the user's kubeconfig; `alustan-controller page` serves it in the cluster. A request
-//! passes the checks of `guard` (limits, headers, forged requests) and the sign-in, which returns the user as a [`Viewer`]. A route reads objects
+//! passes the checks of `guard` (limits, headers, cross-site request forgery) and the sign-in, which returns the user as a [`Viewer`]. A route reads objects
 //! with the permissions of the user (`rights`, `objects`), builds a view model (`view`), and renders it (`html`) or serializes it as JSON.
 
 mod actions;
@@ -15,8 +15,10 @@ mod log;
 mod objects;
 mod overview;
 mod page;
+mod request;
 mod rights;
 mod routes;
+mod row;
 mod sign_in;
 mod view;
 

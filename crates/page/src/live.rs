@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +15,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use crate::error::PageError;
 use crate::guard::StreamSlot;
 use crate::log::{self, LogSource, Position};
-use crate::overview::{Overview, Row};
+use crate::overview::Overview;
 use crate::rights::{Question, Viewer};
+use crate::row::Row;
 use crate::view;
 
-/// Minimum time between two events of a list, so that many changes cause few requests.
-const PAUSE: Duration = Duration::from_millis(300);
+/// Time in which changes are collected into one event, so that many changes cause few requests.
+const COLLECT_TIME: Duration = Duration::from_millis(100);
+
+/// Minimum time between two events.
+const MIN_EVENT_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Interval in which permissions of an open stream are checked again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -70,7 +73,7 @@ where
     Sse::new(events).keep_alive(keep_alive).into_response()
 }
 
-/// Which resources a stream reports.
+/// Resources whose changes a stream announces.
 pub(crate) enum Scope {
     /// All resources of the namespaces in which the user may list them.
     All,
@@ -80,31 +83,39 @@ pub(crate) enum Scope {
     Resource(ObjectKey),
 }
 
-/// Streams an event `change` after each change of the resources in `scope`. `seen`: version that the page shows, from [`version`].
+/// Streams an event `change` after each change of the resources in `scope`. `seen`: version of the resources that the page shows. If they changed before
+/// the stream was opened, or between two connections, the first event is sent immediately. The id of an event is the version after it.
 pub(crate) fn changes(
     slot: StreamSlot,
     viewer: Arc<Viewer>,
     overview: Overview,
     scope: Scope,
+    seen: String,
 ) -> Response {
     respond(slot, |sender| async move {
         let mut changes = overview.changes();
         let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut namespaces = visible(&viewer, &overview, &scope).await?;
-        let mut last = version(&overview, &scope, &namespaces);
+        let mut last = seen;
         loop {
-            tokio::select! {
-                next = changes.changed() => next.map_err(|_| Closed)?,
-                _ = checks.tick() => namespaces = visible(&viewer, &overview, &scope).await?,
-            }
             let current = version(&overview, &scope, &namespaces);
             if current != last {
+                let event = Event::default()
+                    .event("change")
+                    .id(&current)
+                    .data("changed");
+                sender.send(event).await?;
                 last = current;
-                sender
-                    .send(Event::default().event("change").data("changed"))
-                    .await?;
-                sleep(PAUSE).await;
+                sleep(MIN_EVENT_INTERVAL).await;
+            }
+            tokio::select! {
+                next = changes.changed() => {
+                    next.map_err(|_| Closed)?;
+                    sleep(COLLECT_TIME).await;
+                    changes.mark_unchanged();
+                }
+                _ = checks.tick() => namespaces = visible(&viewer, &overview, &scope).await?,
             }
         }
     })
@@ -140,21 +151,15 @@ pub(crate) fn namespaces(rows: &[Arc<Row>]) -> Vec<String> {
     namespaces
 }
 
-/// Returns a number that changes with each change of the resources in `scope`.
-fn version(overview: &Overview, scope: &Scope, namespaces: &BTreeSet<String>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    if let Scope::Resource(key) = scope {
-        let row = overview.row(key);
-        row.map(|row| row.resource_version.clone())
-            .hash(&mut hasher);
-        return hasher.finish();
+/// Returns the version of the resources in `scope`. That of one resource is its `resourceVersion`.
+fn version(overview: &Overview, scope: &Scope, namespaces: &BTreeSet<String>) -> String {
+    match scope {
+        Scope::Resource(key) => overview
+            .row(key)
+            .map(|row| row.resource_version.clone())
+            .unwrap_or_default(),
+        Scope::All | Scope::Namespace(_) => overview.version(namespaces),
     }
-    for row in overview.rows() {
-        if namespaces.contains(&row.namespace) {
-            (&row.name, &row.resource_version).hash(&mut hasher);
-        }
-    }
-    hasher.finish()
 }
 
 /// Streams the log of run `number` of `key` after `position`: events `log` with lines, then `end`. The id of an event is the position after it.
@@ -182,7 +187,11 @@ async fn send_log(
     position: Option<&Position>,
 ) -> Result<(), Closed> {
     let pod = loop {
-        match log::find(viewer, key, number, None).await {
+        // If the API server does not answer, the client reconnects.
+        match log::find(viewer, key, number, None)
+            .await
+            .map_err(|_| Closed)?
+        {
             LogSource::Pod(pod) => break pod,
             LogSource::NotStarted(_) => sleep(POD_INTERVAL).await,
             LogSource::Stored(_) | LogSource::Missing(_) => return end(sender).await,
@@ -221,13 +230,16 @@ async fn end(sender: &Sender) -> Result<(), Closed> {
         .await
 }
 
+/// Sends the error as a line of the log, and an event after which the client neither reconnects nor loads the page again.
 async fn fail(sender: &Sender, error: &PageError) -> Result<(), Closed> {
     let text = error.to_string();
     let text = view::text::visible(&text);
     sender
         .send(Event::default().event("log").data(text))
         .await?;
-    end(sender).await
+    sender
+        .send(Event::default().event("stop").data("stopped"))
+        .await
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use alustan_api::{ObjectKey, RunLog, TerraformRun};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use futures::{AsyncRead, AsyncReadExt as _};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::LogParams;
 use kube::{Api, ResourceExt as _};
@@ -28,13 +28,13 @@ const PART_TIME: Duration = Duration::from_millis(30);
 /// Maximum length of the timestamp at the beginning of a line.
 const MAX_TIMESTAMP_BYTES: usize = 40;
 
-/// Where the log of a run is.
+/// Source of the log of a run.
 pub(crate) enum LogSource {
     /// The pod has started.
     Pod(Box<PodLog>),
     /// The pod has not started, for this reason.
     NotStarted(String),
-    /// The pod does not exist; the record contains parts of the log.
+    /// The log of the pod cannot be read; the record contains parts of the log.
     Stored(RunLog),
     /// No log, for this reason.
     Missing(String),
@@ -44,69 +44,94 @@ pub(crate) enum LogSource {
 pub(crate) struct PodLog {
     api: Api<Pod>,
     pod: String,
-    container: String,
     /// Whether the container runs: its log may grow.
     pub(crate) is_running: bool,
 }
 
-/// Returns where the log of run `number` of `key` is. `run`: the record of the run.
+/// Returns the source of the log of run `number` of `key`. `run`: the record of the run.
+///
+/// # Errors
+/// If the API server does not answer.
 pub(crate) async fn find(
     viewer: &Viewer,
     key: &ObjectKey,
     number: i64,
     run: Option<&TerraformRun>,
-) -> LogSource {
-    let why = match objects::pod(viewer, key, number).await {
-        Ok(Some((api, pod))) => match started(&pod) {
-            Ok(container) => {
-                return LogSource::Pod(Box::new(PodLog {
-                    api,
-                    pod: pod.name_any(),
-                    container: container.name.clone(),
-                    is_running: container
-                        .state
-                        .as_ref()
-                        .is_some_and(|state| state.running.is_some()),
-                }));
+) -> Result<LogSource, PageError> {
+    let stored = run
+        .and_then(|run| run.status.as_ref())
+        .map(|status| &status.log)
+        .filter(|log| !log.head.is_empty());
+    let reason = match objects::pod(viewer, key, number).await {
+        Ok(Some((api, pod))) => match (container(&pod), stored) {
+            (Container::Terminated, _) => {
+                return Ok(LogSource::Pod(PodLog::new(api, &pod, false)));
             }
-            Err(reason) => return LogSource::NotStarted(reason),
+            // The record is written at the end of the run: the status of the pod is outdated, for example because its node is lost.
+            (_, Some(log)) => return Ok(LogSource::Stored(log.clone())),
+            (Container::Running, None) => {
+                return Ok(LogSource::Pod(PodLog::new(api, &pod, true)));
+            }
+            (Container::Waiting(reason), None) => return Ok(LogSource::NotStarted(reason)),
+            (Container::NeverStarted, None) => {
+                "the pod failed before its container started".to_owned()
+            }
         },
         Ok(None) => "the pod of the run no longer exists".to_owned(),
-        Err(error) => error.to_string(),
+        Err(PageError::Forbidden(reason)) => reason,
+        Err(error) => return Err(error),
     };
-    let log = run
-        .and_then(|run| run.status.as_ref())
-        .map(|status| &status.log);
-    match log.filter(|log| !log.head.is_empty()) {
+    Ok(match stored {
         Some(log) => LogSource::Stored(log.clone()),
         None => LogSource::Missing(format!(
-            "no log: {why}, and no record of the run contains its log"
+            "no log: {reason}, and no record of the run contains its log"
         )),
-    }
+    })
 }
 
-/// Returns the status of the engine's container, or the reason why it has not started.
-fn started(pod: &Pod) -> Result<&ContainerStatus, String> {
+/// State of the engine's container.
+#[derive(Debug, PartialEq, Eq)]
+enum Container {
+    Running,
+    Terminated,
+    /// The container has not started, for this reason.
+    Waiting(String),
+    /// The pod ended without a start of the container.
+    NeverStarted,
+}
+
+fn container(pod: &Pod) -> Container {
     let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
     let containers = status.and_then(|status| status.container_statuses.as_ref());
-    let container = containers
+    let state = containers
         .into_iter()
         .flatten()
-        .find(|container| container.name == ENGINE_CONTAINER);
-    let Some(container) = container else {
-        let phase = status.and_then(|status| status.phase.clone());
-        return Err(phase.unwrap_or_else(|| "Pending".to_owned()));
-    };
-    let state = container.state.as_ref();
-    if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
-        return Ok(container);
+        .find(|container| container.name == ENGINE_CONTAINER)
+        .and_then(|container| container.state.as_ref());
+    if state.is_some_and(|state| state.terminated.is_some()) {
+        return Container::Terminated;
+    }
+    if matches!(phase, Some("Failed" | "Succeeded")) {
+        return Container::NeverStarted;
+    }
+    if state.is_some_and(|state| state.running.is_some()) {
+        return Container::Running;
     }
     let reason = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
-    Err(reason.unwrap_or_else(|| "Waiting".to_owned()))
+    Container::Waiting(reason.unwrap_or_else(|| phase.unwrap_or("Pending").to_owned()))
 }
 
 impl PodLog {
-    /// Opens the log as bytes, without timestamps.
+    fn new(api: Api<Pod>, pod: &Pod, is_running: bool) -> Box<Self> {
+        Box::new(Self {
+            api,
+            pod: pod.name_any(),
+            is_running,
+        })
+    }
+
+    /// Opens the current log as bytes, without timestamps.
     pub(crate) async fn bytes(&self) -> Result<impl AsyncRead + Send + use<>, PageError> {
         self.open(LogParams::default()).await
     }
@@ -117,6 +142,7 @@ impl PodLog {
         position: Option<&Position>,
     ) -> Result<Lines<impl AsyncRead + Send + use<>>, PageError> {
         let parameters = LogParams {
+            follow: true,
             timestamps: true,
             since_time: position.and_then(Position::second),
             ..LogParams::default()
@@ -130,8 +156,7 @@ impl PodLog {
         parameters: LogParams,
     ) -> Result<impl AsyncRead + Send + use<>, PageError> {
         let parameters = LogParams {
-            follow: true,
-            container: Some(self.container.clone()),
+            container: Some(ENGINE_CONTAINER.to_owned()),
             ..parameters
         };
         let action = format!("read the log of pod {}", self.pod);
@@ -326,6 +351,7 @@ fn push_line(text: &mut String, line: &str) {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::{Value, json};
 
     async fn read(log: &str, position: Option<&str>) -> Vec<Part> {
         let position = position.map(|position| Position::parse(position).unwrap());
@@ -389,6 +415,33 @@ mod tests {
         let mut lines = Lines::new(&b"no time\n2026-01-01T00:00:00Z \xff\xfe"[..], None);
         let part = lines.next().await.unwrap().unwrap();
         assert_eq!(part.text, "no time\n\u{fffd}\u{fffd}");
+    }
+
+    #[rstest]
+    #[case::running(json!({"phase": "Running", "containerStatuses": [{"name": ENGINE_CONTAINER, "state": {"running": {}}}]}), Container::Running)]
+    #[case::ended(json!({"phase": "Failed", "containerStatuses": [{"name": ENGINE_CONTAINER, "state": {"terminated": {"exitCode": 1}}}]}), Container::Terminated)]
+    #[case::pulling(json!({"phase": "Pending", "containerStatuses": [{"name": ENGINE_CONTAINER, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}), Container::Waiting("ImagePullBackOff".to_owned()))]
+    #[case::scheduled(json!({"phase": "Pending"}), Container::Waiting("Pending".to_owned()))]
+    #[case::evicted(json!({"phase": "Failed"}), Container::NeverStarted)]
+    fn state_of_the_container_decides_about_the_log(
+        #[case] status: Value,
+        #[case] wanted: Container,
+    ) {
+        let containers = status.get("containerStatuses").and_then(Value::as_array);
+        let mut status = status.clone();
+        for index in 0..containers.map_or(0, Vec::len) {
+            let container = &mut status["containerStatuses"][index];
+            for (name, value) in [
+                ("image", json!("")),
+                ("imageID", json!("")),
+                ("ready", json!(false)),
+                ("restartCount", json!(0)),
+            ] {
+                container[name] = value;
+            }
+        }
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+        assert_eq!(container(&pod), wanted);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use alustan_api::labels::{COMPONENT, Component, NAME};
+use alustan_api::labels::{COMPONENT, Component, NAME, UID};
 use alustan_api::names::{self, plan_key};
 use alustan_api::run::{Outputs, RunKind};
 use alustan_api::{ObjectKey, Terraform, TerraformRun, run_name};
@@ -40,11 +40,11 @@ pub(crate) async fn terraform(viewer: &Viewer, key: &ObjectKey) -> Result<Terraf
     call(&format!("read Terraform {key}"), api.get(&key.name)).await
 }
 
-/// Lists the resources of `namespace`, without those that this version cannot parse.
+/// Lists the resources of `namespace`, at most [`MAX_RESOURCES`], without those that this version cannot parse. Returns also whether there are more.
 pub(crate) async fn terraforms(
     viewer: &Viewer,
     namespace: &str,
-) -> Result<Vec<Terraform>, PageError> {
+) -> Result<(Vec<Terraform>, bool), PageError> {
     let question = Question::terraforms("list", Some(namespace), None);
     let key = ObjectKey::new(namespace, "");
     let api: Api<DeserializeGuard<Terraform>> = api(viewer, &question, &key).await?;
@@ -54,7 +54,12 @@ pub(crate) async fn terraforms(
         api.list(&parameters),
     )
     .await?;
-    Ok(list.items.into_iter().filter_map(|tf| tf.0.ok()).collect())
+    let is_truncated = list
+        .metadata
+        .continue_
+        .is_some_and(|token| !token.is_empty());
+    let resources = list.items.into_iter().filter_map(|tf| tf.0.ok());
+    Ok((resources.collect(), is_truncated))
 }
 
 /// Lists the records of the runs of `key`, newest first. `uid`: only those of the resource with this uid.
@@ -65,9 +70,10 @@ pub(crate) async fn runs(
 ) -> Result<Vec<TerraformRun>, PageError> {
     let api: Api<DeserializeGuard<TerraformRun>> =
         api(viewer, &Question::runs("list", &key.namespace), key).await?;
-    let (name, component) = (&key.name, Component::History.as_str());
+    let component = Component::History.as_str();
+    let uid = uid.map_or_else(String::new, |uid| format!(",{UID}={uid}"));
     let parameters = ListParams::default()
-        .labels(&format!("{NAME}={name},{COMPONENT}={component}"))
+        .labels(&format!("{NAME}={},{COMPONENT}={component}{uid}", key.name))
         .limit(MAX_RUNS);
     let listed = call(
         &format!("list the TerraformRuns of {key}"),
@@ -79,7 +85,6 @@ pub(crate) async fn runs(
         .into_iter()
         .filter_map(|run| run.0.ok())
         .collect();
-    runs.retain(|run| uid.is_none_or(|uid| uid == run.spec.terraform.uid));
     runs.sort_by_key(|run| Reverse((run.spec.started_at.0, run.spec.number)));
     Ok(runs)
 }
@@ -157,6 +162,7 @@ pub(crate) async fn pod(
                 .to_owned(),
         ));
     }
+    viewer.require(&Question::pod_logs(&key.namespace)).await?;
     let api: Api<Pod> = Api::namespaced(viewer.reader().clone(), &key.namespace);
     let kinds = [
         RunKind::Plan,

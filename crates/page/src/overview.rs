@@ -2,175 +2,25 @@
 //! without a call to the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
+use std::time::Duration;
 
-use alustan_api::conditions::Kind;
-use alustan_api::{ObjectKey, State, Terraform};
-use alustan_core::dependency_graph::named_references;
+use alustan_api::{ObjectKey, Terraform};
 use futures::StreamExt as _;
-use k8s_openapi::jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use parking_lot::RwLock;
-use serde::Serialize;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::warn;
 
-/// Maximum length of a message in a summary, in bytes.
-const MAX_MESSAGE_BYTES: usize = 240;
-
-/// Maximum number of dependencies in a summary.
-const MAX_DEPENDENCIES: usize = 100;
+use crate::row::Row;
 
 /// Number of resources in one response of the initial list: the memory of the process is limited by it, not by the size of the cluster.
 const LIST_PAGE: u32 = 200;
-
-/// Summary of a `Terraform` resource.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Row {
-    /// Namespace of the resource.
-    pub(crate) namespace: String,
-    /// Name of the resource.
-    pub(crate) name: String,
-    /// `status.state`.
-    pub(crate) state: State,
-    /// Reason of condition `Ready`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
-    /// Beginning of `status.message`.
-    pub(crate) message: String,
-    /// Time of the last change of condition `Ready`; without the condition, creation of the resource.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) since: Option<Timestamp>,
-    /// Plan that waits for approval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pending: Option<PendingPlan>,
-    /// Differences between the real objects and the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) drift: Option<Drift>,
-    /// Applied revision.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) revision: Option<String>,
-    /// Consecutive failures.
-    pub(crate) failures: i32,
-    /// `spec.suspend`.
-    pub(crate) suspended: bool,
-    /// Resources that this resource references by name.
-    #[serde(skip)]
-    pub(crate) dependencies: Box<[ObjectKey]>,
-    /// Changes with each write of the resource.
-    #[serde(skip)]
-    pub(crate) resource_version: String,
-}
-
-/// Plan that waits for approval.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct PendingPlan {
-    /// Id of the plan.
-    pub(crate) id: String,
-    /// Summary of the changes. Example: `+2 ~1 -0`.
-    pub(crate) summary: String,
-    /// Number of objects to destroy, including replaced objects.
-    pub(crate) destroy: i64,
-}
-
-/// Differences between the real objects and the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Drift {
-    /// Time of the first drift check that found differences.
-    pub(crate) since: Timestamp,
-    /// Number of objects to create, including replaced objects.
-    pub(crate) add: i64,
-    /// Number of objects to update in place.
-    pub(crate) change: i64,
-    /// Number of objects to destroy, including replaced objects.
-    pub(crate) destroy: i64,
-}
-
-impl Row {
-    /// Returns the summary of `tf`.
-    pub(crate) fn of(tf: &Terraform) -> Self {
-        let ObjectKey { namespace, name } = ObjectKey::of(tf);
-        let status = tf.status.clone().unwrap_or_default();
-        let ready = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == Kind::Ready.as_str());
-        let created = tf.metadata.creation_timestamp.as_ref();
-        let pending = status.plan.filter(|plan| plan.pending_approval);
-        let dependencies: BTreeSet<ObjectKey> = named_references(tf)
-            .into_iter()
-            .map(|reference| reference.key)
-            .take(MAX_DEPENDENCIES)
-            .collect();
-        Self {
-            namespace,
-            name,
-            state: status.state,
-            reason: ready.map(|ready| ready.reason.clone()),
-            message: beginning(&status.message).to_owned(),
-            since: ready
-                .map(|ready| &ready.last_transition_time)
-                .or(created)
-                .map(|time| time.0),
-            pending: pending.and_then(|plan| {
-                Some(PendingPlan {
-                    id: plan.id?,
-                    summary: plan.summary,
-                    destroy: plan.destroy,
-                })
-            }),
-            drift: status.drift.map(|drift| Drift {
-                since: drift.since.0,
-                add: drift.add,
-                change: drift.change,
-                destroy: drift.destroy,
-            }),
-            revision: status.last_applied.and_then(|applied| applied.revision),
-            failures: status.retry.map_or(0, |retry| retry.failures),
-            suspended: tf.spec.suspend,
-            dependencies: dependencies.into_iter().collect(),
-            resource_version: tf.resource_version().unwrap_or_default(),
-        }
-    }
-
-    /// Returns the summary of a resource that this version cannot parse.
-    fn unreadable(key: &ObjectKey, resource_version: String, error: &str) -> Self {
-        let message = format!("this version of the page cannot read the resource: {error}");
-        Self {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-            state: State::Stalled,
-            reason: Some("Unreadable".to_owned()),
-            message: beginning(&message).to_owned(),
-            since: None,
-            pending: None,
-            drift: None,
-            revision: None,
-            failures: 0,
-            suspended: false,
-            dependencies: Box::default(),
-            resource_version,
-        }
-    }
-
-    /// Returns namespace and name.
-    pub(crate) fn key(&self) -> ObjectKey {
-        ObjectKey::new(&self.namespace, &self.name)
-    }
-}
-
-/// Returns the first line of `text`, at most [`MAX_MESSAGE_BYTES`] of it.
-fn beginning(text: &str) -> &str {
-    let line = text.lines().next().unwrap_or_default();
-    let end = line.floor_char_boundary(MAX_MESSAGE_BYTES);
-    line.get(..end).unwrap_or_default()
-}
 
 /// Summaries of all resources of the cluster or of one namespace.
 #[derive(Clone)]
@@ -214,13 +64,31 @@ impl Overview {
         *self.0.version.borrow() > 0
     }
 
+    /// Waits until the first list is complete, at most `limit`. Returns whether it is complete.
+    pub(crate) async fn wait_until_complete(&self, limit: Duration) -> bool {
+        let mut changes = self.changes();
+        let complete = changes.wait_for(|version| *version > 0);
+        timeout(limit, complete).await.is_ok()
+    }
+
+    /// Returns a text that changes with each change of the resources in `namespaces`. Equal on all replicas that know the same resources.
+    pub(crate) fn version(&self, namespaces: &BTreeSet<String>) -> String {
+        let mut hasher = DefaultHasher::new();
+        for row in self.0.rows.read().values() {
+            if namespaces.contains(&row.namespace) {
+                (&row.namespace, &row.name, &row.resource_version).hash(&mut hasher);
+            }
+        }
+        format!("{:x}", hasher.finish())
+    }
+
     /// Returns a receiver of changes.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
     }
 
     /// Watches the resources of `namespace`, or of the cluster. Does not return.
-    pub(crate) async fn follow(&self, client: Client, namespace: Option<&str>) {
+    pub(crate) async fn watch(&self, client: Client, namespace: Option<&str>) {
         type Guarded = DeserializeGuard<Terraform>;
         let api: Api<Guarded> = match namespace {
             Some(namespace) => Api::namespaced(client, namespace),

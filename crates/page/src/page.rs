@@ -94,7 +94,7 @@ impl Page {
             overview,
             ..
         } = &*self.0;
-        overview.follow(client.clone(), namespace.as_deref()).await;
+        overview.watch(client.clone(), namespace.as_deref()).await;
     }
 
     /// Whether all resources are known.

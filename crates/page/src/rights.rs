@@ -113,7 +113,7 @@ pub enum Access {
         client: Client,
         /// Groups of the user.
         groups: Vec<String>,
-        /// Why the user cannot write, for the titles of disabled buttons.
+        /// Reason why the user cannot write, for the titles of disabled buttons.
         read_only: String,
     },
 }

@@ -6,29 +6,27 @@ use std::sync::Arc;
 use alustan_api::{ObjectKey, Terraform};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Form, FromRequest, FromRequestParts, Path, Query, Request, State as Shared};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION, SET_COOKIE};
-use axum::http::request::Parts;
+use axum::extract::{Form, FromRequest, Path, Query, Request, State as Shared};
+use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::io::AsyncReadExt as _;
 use futures::stream;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use maud::Markup;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::actions::{self, Action, ActionForm};
 use crate::error::PageError;
 use crate::html::{self, Frame, Nav};
 use crate::live::{self, Scope};
 use crate::log::{self, LogSource, Position};
-use crate::overview::Row;
 use crate::page::Page;
-use crate::rights::Viewer;
-use crate::sign_in::{MAX_FORM_BYTES, Session, SignIn};
+use crate::request::{AuthenticatedRequest, VisibleRows, render_errors};
+use crate::row::Row;
+use crate::sign_in::{MAX_FORM_BYTES, SignIn};
 use crate::view::{self, ListQuery, LogPanel, ResourceInput, RunInput};
 use crate::{assets, guard, objects};
 
@@ -62,121 +60,6 @@ pub fn router(page: Page) -> Router {
         .layer(from_fn_with_state(page.clone(), render_errors))
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(page)
-}
-
-/// An error response before [`render_errors`] renders it.
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
-        let mut response = (self.status(), self.to_string()).into_response();
-        response.extensions_mut().insert(Arc::new(self));
-        response
-    }
-}
-
-/// Checks header `Host`, adds the security headers, and renders errors as HTML or JSON.
-async fn render_errors(Shared(page): Shared<Page>, request: Request, next: Next) -> Response {
-    let is_json = wants_json(request.headers());
-    let mut response = match page.0.hosts.check(request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
-    };
-    if let Some(error) = response.extensions_mut().remove::<Arc<PageError>>() {
-        response = error_response(&page, &error, is_json);
-    }
-    guard::add_headers(response.headers_mut());
-    response
-}
-
-fn error_response(page: &Page, error: &PageError, is_json: bool) -> Response {
-    let (status, text) = (error.status(), error.to_string());
-    if is_json {
-        let body = serde_json::json!({"error": text, "status": status.as_u16()});
-        return (
-            status,
-            [(CONTENT_TYPE, "application/json")],
-            body.to_string(),
-        )
-            .into_response();
-    }
-    let title = status.canonical_reason().unwrap_or("Error");
-    let is_signed_out = matches!(error, PageError::SignInRequired(_));
-    let markup = if is_signed_out && page.0.sign_in.token().is_some() {
-        html::sign_in(Some(&text))
-    } else {
-        html::error(None, status.as_u16(), title, &text)
-    };
-    (status, Html(markup.into_string())).into_response()
-}
-
-fn wants_json(headers: &HeaderMap) -> bool {
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    accept.is_some_and(|accept| accept.starts_with("application/json"))
-}
-
-/// An authenticated request.
-struct Visit {
-    page: Page,
-    session: Session,
-    csrf: String,
-    is_json: bool,
-}
-
-impl FromRequestParts<Page> for Visit {
-    type Rejection = PageError;
-
-    async fn from_request_parts(parts: &mut Parts, page: &Page) -> Result<Self, PageError> {
-        let session = page.0.sign_in.viewer(parts).await?;
-        page.0.limits.count(&session.id)?;
-        Ok(Self {
-            page: page.clone(),
-            csrf: guard::csrf_token(&session.id),
-            session,
-            is_json: wants_json(&parts.headers),
-        })
-    }
-}
-
-impl Visit {
-    fn viewer(&self) -> &Arc<Viewer> {
-        &self.session.viewer
-    }
-
-    /// Returns the summaries of the resources that the user may list.
-    async fn rows(&self) -> Result<Vec<Arc<Row>>, PageError> {
-        let mut rows = self.page.0.overview.rows();
-        let visible = self.viewer().listable(live::namespaces(&rows)).await?;
-        let visible: BTreeSet<String> = visible.into_iter().collect();
-        rows.retain(|row| visible.contains(&row.namespace));
-        Ok(rows)
-    }
-
-    fn frame<'a>(&'a self, title: &'a str, active_nav: Nav, stream: Option<String>) -> Frame<'a> {
-        Frame {
-            title,
-            user: self.viewer().user(),
-            csrf: &self.csrf,
-            active_nav,
-            stream,
-            can_sign_out: self.session.can_sign_out,
-            notice: None,
-        }
-    }
-
-    /// Responds with `view`: as JSON, or rendered in `frame`.
-    fn respond<V: Serialize>(
-        &self,
-        frame: &Frame<'_>,
-        view: &V,
-        render: impl FnOnce(&Frame<'_>, &V) -> Markup,
-    ) -> Response {
-        if self.is_json {
-            return match serde_json::to_string(view) {
-                Ok(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
-                Err(error) => PageError::Invalid(error.to_string()).into_response(),
-            };
-        }
-        Html(render(frame, view).into_string()).into_response()
-    }
 }
 
 /// Namespace and name in the path.
@@ -229,69 +112,84 @@ fn check_name(name: &str) -> Result<(), PageError> {
 }
 
 fn path(key: &ObjectKey) -> String {
-    format!("/ns/{}/tf/{}", key.namespace, key.name)
+    view::path::resource(&key.namespace, &key.name)
 }
 
-async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Result<Response, PageError> {
-    let rows = visit.rows().await?;
+/// Returns the URL of the stream of changes after `tf`.
+fn changes_stream(key: &ObjectKey, tf: &Terraform) -> String {
+    let seen = tf.resource_version().unwrap_or_default();
+    format!("{}/live?seen={seen}", path(key))
+}
+
+async fn list(
+    request: AuthenticatedRequest,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, PageError> {
+    let VisibleRows { rows, stream } = request.rows().await?;
     let view = view::list(&rows, &query, Timestamp::now());
-    let frame = visit.frame("Resources", Nav::Resources, Some("/live".to_owned()));
-    Ok(visit.respond(&frame, &view, html::list))
+    let frame = request.frame("Resources", Nav::Resources, Some(stream));
+    Ok(request.respond(&frame, &view, html::list))
 }
 
-async fn approvals(visit: Visit) -> Result<Response, PageError> {
-    let view = view::approvals(&visit.rows().await?, Timestamp::now());
-    let frame = visit.frame("Approvals", Nav::Approvals, Some("/live".to_owned()));
-    Ok(visit.respond(&frame, &view, html::approvals))
+async fn approvals(request: AuthenticatedRequest) -> Result<Response, PageError> {
+    let VisibleRows { rows, stream } = request.rows().await?;
+    let view = view::approvals(&rows, Timestamp::now());
+    let frame = request.frame("Approvals", Nav::Approvals, Some(stream));
+    Ok(request.respond(&frame, &view, html::approvals))
 }
 
-async fn drift(visit: Visit) -> Result<Response, PageError> {
-    let view = view::drift(&visit.rows().await?, Timestamp::now());
-    let frame = visit.frame("Drift", Nav::Drift, Some("/live".to_owned()));
-    Ok(visit.respond(&frame, &view, html::drift))
+async fn drift(request: AuthenticatedRequest) -> Result<Response, PageError> {
+    let VisibleRows { rows, stream } = request.rows().await?;
+    let view = view::drift(&rows, Timestamp::now());
+    let frame = request.frame("Drift", Nav::Drift, Some(stream));
+    Ok(request.respond(&frame, &view, html::drift))
 }
 
-async fn graph(visit: Visit, Path(namespace): Path<String>) -> Result<Response, PageError> {
+async fn graph(
+    request: AuthenticatedRequest,
+    Path(namespace): Path<String>,
+) -> Result<Response, PageError> {
     check_name(&namespace)?;
-    let resources = objects::terraforms(visit.viewer(), &namespace).await?;
+    let (resources, is_truncated) = objects::terraforms(request.viewer(), &namespace).await?;
+    let seen = request.page.0.overview.version(&[namespace.clone()].into());
     let external: BTreeSet<ObjectKey> = resources
         .iter()
         .flat_map(|tf| Row::of(tf).dependencies)
         .filter(|key| key.namespace != namespace)
         .collect();
     let namespaces: BTreeSet<String> = external.iter().map(|key| key.namespace.clone()).collect();
-    let visible = visit
+    let visible = request
         .viewer()
         .listable(namespaces.into_iter().collect())
         .await?;
-    let overview = &visit.page.0.overview;
+    let overview = &request.page.0.overview;
     let external = external
         .into_iter()
         .filter(|key| visible.contains(&key.namespace))
         .filter_map(|key| Some((key.clone(), overview.row(&key)?.state)))
         .collect();
-    let view = view::graph(&namespace, &resources, &external);
+    let view = view::graph(&namespace, &resources, &external, is_truncated);
     let title = format!("Dependencies in {namespace}");
-    let stream = format!("/ns/{namespace}/live");
-    let frame = visit.frame(&title, Nav::Other, Some(stream));
-    Ok(visit.respond(&frame, &view, html::graph))
+    let stream = format!("/ns/{namespace}/live?seen={seen}");
+    let frame = request.frame(&title, Nav::Other, Some(stream));
+    Ok(request.respond(&frame, &view, html::graph))
 }
 
 /// Query of the page of a resource.
 #[derive(Deserialize)]
-struct Done {
+struct ResourceQuery {
     /// Path of the action that redirected to the page.
     #[serde(default)]
     done: String,
 }
 
 async fn resource_page(
-    visit: Visit,
+    request: AuthenticatedRequest,
     Path(path_parts): Path<ResourcePath>,
-    Query(Done { done }): Query<Done>,
+    Query(ResourceQuery { done }): Query<ResourceQuery>,
 ) -> Result<Response, PageError> {
     let key = path_parts.key()?;
-    let viewer = visit.viewer();
+    let viewer = request.viewer();
     let tf = objects::terraform(viewer, &key).await?;
     let uid = tf.uid().unwrap_or_default();
     let (runs, runs_error) = match objects::runs(viewer, &key, Some(&uid)).await {
@@ -301,7 +199,7 @@ async fn resource_page(
     };
     let outputs = objects::outputs(viewer, &key, &tf).await;
     let permissions = viewer.permissions(&key.namespace, &key.name).await?;
-    let (dependencies, dependents) = neighbours(&visit, &tf).await?;
+    let (dependencies, dependents) = neighbours(&request, &tf).await?;
     let view = view::resource(ResourceInput {
         tf: &tf,
         runs: &runs,
@@ -312,23 +210,25 @@ async fn resource_page(
         permissions: &permissions,
         now: Timestamp::now(),
     });
-    let stream = format!("{}/live", path(&key));
+    let stream = changes_stream(&key, &tf);
     let title = key.to_string();
+    // An update shows a later state than the one after the action.
+    let done = Action::of_path(&done).filter(|_| !request.is_update);
     let frame = Frame {
-        notice: Action::of_path(&done).map(Action::notice),
-        ..visit.frame(&title, Nav::Other, Some(stream))
+        notice: done.map(Action::notice),
+        ..request.frame(&title, Nav::Other, Some(stream))
     };
-    Ok(visit.respond(&frame, &view, html::resource))
+    Ok(request.respond(&frame, &view, html::resource))
 }
 
 type Dependencies = Vec<(ObjectKey, Option<Arc<Row>>)>;
 
 /// Returns the dependencies of `tf`, with their summaries, and the dependents: only summaries in namespaces in which the user may list resources.
 async fn neighbours(
-    visit: &Visit,
+    request: &AuthenticatedRequest,
     tf: &Terraform,
 ) -> Result<(Dependencies, Vec<Arc<Row>>), PageError> {
-    let overview = &visit.page.0.overview;
+    let overview = &request.page.0.overview;
     let dependents = overview.dependents(&ObjectKey::of(tf));
     let dependencies = Row::of(tf).dependencies;
     let namespaces: BTreeSet<String> = dependents
@@ -336,7 +236,7 @@ async fn neighbours(
         .map(|row| row.namespace.clone())
         .chain(dependencies.iter().map(|key| key.namespace.clone()))
         .collect();
-    let visible = visit
+    let visible = request
         .viewer()
         .listable(namespaces.into_iter().collect())
         .await?;
@@ -356,9 +256,12 @@ async fn neighbours(
     Ok((dependencies, dependents))
 }
 
-async fn run_page(visit: Visit, Path(path_parts): Path<RunPath>) -> Result<Response, PageError> {
+async fn run_page(
+    request: AuthenticatedRequest,
+    Path(path_parts): Path<RunPath>,
+) -> Result<Response, PageError> {
     let (key, number) = path_parts.key()?;
-    let viewer = visit.viewer();
+    let viewer = request.viewer();
     // Records remain after their resource was deleted.
     let tf = match objects::terraform(viewer, &key).await {
         Ok(tf) => Some(tf),
@@ -366,23 +269,30 @@ async fn run_page(visit: Visit, Path(path_parts): Path<RunPath>) -> Result<Respo
         Err(error) => return Err(error),
     };
     let uid = tf.as_ref().and_then(Terraform::uid);
-    let run = objects::run(viewer, &key, uid.as_deref(), number).await?;
+    // The log of the pod does not require permission to read records.
+    let (run, refused) = match objects::run(viewer, &key, uid.as_deref(), number).await {
+        Ok(run) => (run, None),
+        Err(error @ PageError::Forbidden(_)) if tf.is_some() => (None, Some(error)),
+        Err(error) => return Err(error),
+    };
     let status = tf.as_ref().and_then(|tf| tf.status.as_ref());
     let entry = status.and_then(|status| status.runs.iter().find(|run| run.number == number));
     let is_active =
         run.is_none() && entry.is_none() && tf.as_ref().and_then(view::active_run) == Some(number);
     if run.is_none() && entry.is_none() && !is_active {
-        return Err(PageError::NotFound(format!(
-            "run {number} of {key} has no record, and is not active"
-        )));
+        return Err(refused.unwrap_or_else(|| {
+            PageError::NotFound(format!(
+                "run {number} of {key} has no record, and is not active"
+            ))
+        }));
     }
-    let found = log::find(viewer, &key, number, run.as_ref()).await;
+    let found = log::find(viewer, &key, number, run.as_ref()).await?;
     let is_live = match &found {
         LogSource::Pod(pod) => pod.is_running,
         LogSource::NotStarted(_) => is_active,
         LogSource::Stored(_) | LogSource::Missing(_) => false,
     };
-    let log = log_panel(found, &format!("{}/runs/{number}", path(&key)));
+    let log = log_panel(found, &view::path::run(&key.namespace, &key.name, number));
     let recorded = run
         .as_ref()
         .and_then(|run| run.status.as_ref()?.plan_id.as_deref());
@@ -403,10 +313,11 @@ async fn run_page(visit: Visit, Path(path_parts): Path<RunPath>) -> Result<Respo
         log,
         now: Timestamp::now(),
     });
-    let stream = (!is_live).then(|| format!("{}/live", path(&key)));
+    let stream = tf.as_ref().filter(|_| !is_live);
+    let stream = stream.map(|tf| changes_stream(&key, tf));
     let title = format!("{key}, run {number}");
-    let frame = visit.frame(&title, Nav::Other, stream);
-    Ok(visit.respond(&frame, &view, html::run))
+    let frame = request.frame(&title, Nav::Other, stream);
+    Ok(request.respond(&frame, &view, html::run))
 }
 
 /// Returns the panel for the log in `source`. `run`: path of the page of the run.
@@ -426,18 +337,21 @@ fn log_panel(source: LogSource, run: &str) -> LogPanel {
 }
 
 /// Downloads the log of a run as text.
-async fn raw_log(visit: Visit, Path(path): Path<RunPath>) -> Result<Response, PageError> {
+async fn raw_log(
+    request: AuthenticatedRequest,
+    Path(path): Path<RunPath>,
+) -> Result<Response, PageError> {
     const TEXT: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
     let (key, number) = path.key()?;
-    let viewer = visit.viewer();
+    let viewer = request.viewer();
     let run = match objects::terraform(viewer, &key).await {
         Ok(tf) => objects::run(viewer, &key, tf.uid().as_deref(), number).await?,
         Err(PageError::NotFound(_)) => objects::run(viewer, &key, None, number).await?,
         Err(error) => return Err(error),
     };
-    match log::find(viewer, &key, number, run.as_ref()).await {
+    match log::find(viewer, &key, number, run.as_ref()).await? {
         LogSource::Pod(pod) => {
-            let slot = visit.page.0.limits.open_stream(viewer.user())?;
+            let slot = request.page.0.limits.open_stream(viewer.user())?;
             let log = Box::pin(pod.bytes().await?);
             let parts = stream::try_unfold((log, slot), |(mut log, slot)| async move {
                 let mut buffer = vec![0; READ_BYTES];
@@ -461,59 +375,83 @@ async fn raw_log(visit: Visit, Path(path): Path<RunPath>) -> Result<Response, Pa
     }
 }
 
-#[derive(Default, Deserialize)]
-struct After {
+/// Query of the stream of a log.
+#[derive(Deserialize)]
+struct LogQuery {
+    /// Position after which the log continues, if the browser does not send header `Last-Event-ID`.
     #[serde(default)]
     after: String,
 }
 
+/// Query of a stream of changes.
+#[derive(Deserialize)]
+struct ChangesQuery {
+    /// Version of the resources that the page shows.
+    #[serde(default)]
+    seen: String,
+}
+
 async fn live_log(
-    visit: Visit,
+    request: AuthenticatedRequest,
     Path(path): Path<RunPath>,
-    Query(After { after }): Query<After>,
+    Query(LogQuery { after }): Query<LogQuery>,
     headers: HeaderMap,
 ) -> Result<Response, PageError> {
     let (key, number) = path.key()?;
-    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let position = Position::parse(last.unwrap_or(&after));
-    let slot = visit.page.0.limits.open_stream(visit.viewer().user())?;
+    let position = Position::parse(last_event_id(&headers).unwrap_or(&after));
+    let slot = request.page.0.limits.open_stream(request.viewer().user())?;
     Ok(live::run_log(
         slot,
-        visit.viewer().clone(),
+        request.viewer().clone(),
         key,
         number,
         position,
     ))
 }
 
-async fn list_changes(visit: Visit) -> Result<Response, PageError> {
-    changes(&visit, Scope::All)
+/// Returns the id of the last event that the browser received, if it reconnects.
+fn last_event_id(headers: &HeaderMap) -> Option<&str> {
+    headers.get("last-event-id")?.to_str().ok()
+}
+
+async fn list_changes(
+    request: AuthenticatedRequest,
+    query: Query<ChangesQuery>,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
+    changes(&request, Scope::All, query, &headers)
 }
 
 async fn namespace_changes(
-    visit: Visit,
+    request: AuthenticatedRequest,
     Path(namespace): Path<String>,
+    query: Query<ChangesQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, PageError> {
     check_name(&namespace)?;
-    changes(&visit, Scope::Namespace(namespace))
+    changes(&request, Scope::Namespace(namespace), query, &headers)
 }
 
 async fn resource_changes(
-    visit: Visit,
+    request: AuthenticatedRequest,
     Path(path): Path<ResourcePath>,
+    query: Query<ChangesQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, PageError> {
-    changes(&visit, Scope::Resource(path.key()?))
+    changes(&request, Scope::Resource(path.key()?), query, &headers)
 }
 
-fn changes(visit: &Visit, scope: Scope) -> Result<Response, PageError> {
-    let viewer = visit.viewer();
-    let slot = visit.page.0.limits.open_stream(viewer.user())?;
-    Ok(live::changes(
-        slot,
-        viewer.clone(),
-        visit.page.0.overview.clone(),
-        scope,
-    ))
+fn changes(
+    request: &AuthenticatedRequest,
+    scope: Scope,
+    Query(ChangesQuery { seen }): Query<ChangesQuery>,
+    headers: &HeaderMap,
+) -> Result<Response, PageError> {
+    let viewer = request.viewer();
+    let slot = request.page.0.limits.open_stream(viewer.user())?;
+    let seen = last_event_id(headers).map_or(seen, str::to_owned);
+    let overview = request.page.0.overview.clone();
+    Ok(live::changes(slot, viewer.clone(), overview, scope, seen))
 }
 
 /// Namespace, name and action in the path.
@@ -526,7 +464,7 @@ struct ActionPath {
 
 /// Executes the action of a button, and redirects to the page of the resource.
 async fn act(
-    visit: Visit,
+    authenticated: AuthenticatedRequest,
     Path(ActionPath {
         namespace,
         name,
@@ -542,8 +480,8 @@ async fn act(
     let Form(form) = Form::<ActionForm>::from_request(Request::from_parts(head, body), &())
         .await
         .map_err(|_| invalid_form())?;
-    guard::check_csrf_token(&visit.session.id, &form.csrf)?;
-    let viewer = visit.viewer();
+    guard::check_csrf_token(&authenticated.session.id, &form.csrf)?;
+    let viewer = authenticated.viewer();
     let writer = viewer
         .writer()
         .map_err(|reason| PageError::Forbidden(reason.to_owned()))?;
@@ -577,13 +515,13 @@ fn check_plan(tf: &Terraform, id: &str) -> Result<(), PageError> {
 
 /// Query of the URL that signs in.
 #[derive(Deserialize)]
-struct Open {
+struct OpenQuery {
     token: String,
 }
 
 async fn open(
     Shared(page): Shared<Page>,
-    Query(Open { token }): Query<Open>,
+    Query(OpenQuery { token }): Query<OpenQuery>,
 ) -> Result<Response, PageError> {
     let SignIn::Local(local) = &page.0.sign_in else {
         return Err(no_page());
@@ -620,13 +558,16 @@ async fn sign_in(Shared(page): Shared<Page>, request: Request) -> Result<Respons
 }
 
 /// Removes the cookie of the session.
-async fn sign_out(visit: Visit, request: Request) -> Result<Response, PageError> {
+async fn sign_out(
+    authenticated: AuthenticatedRequest,
+    request: Request,
+) -> Result<Response, PageError> {
     let (head, body) = request.into_parts();
     guard::check_origin(&head)?;
-    let token = visit.page.0.sign_in.token().ok_or_else(no_page)?;
+    let token = authenticated.page.0.sign_in.token().ok_or_else(no_page)?;
     let form = Form::<ActionForm>::from_request(Request::from_parts(head.clone(), body), &()).await;
     let Form(form) = form.map_err(|_| invalid_form())?;
-    guard::check_csrf_token(&visit.session.id, &form.csrf)?;
+    guard::check_csrf_token(&authenticated.session.id, &form.csrf)?;
     token.sign_out_of(&head)
 }
 

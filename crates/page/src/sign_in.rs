@@ -35,11 +35,11 @@ impl SignIn {
     ///
     /// # Errors
     /// If the request is not authenticated, or the API server does not answer.
-    pub(crate) async fn viewer(&self, head: &Parts) -> Result<Session, PageError> {
+    pub(crate) async fn session(&self, head: &Parts) -> Result<Session, PageError> {
         match self {
-            Self::Local(local) => local.viewer(head),
-            Self::Token(token) => token.viewer(head).await,
-            Self::Proxy(proxy) => proxy.viewer(head),
+            Self::Local(local) => local.session(head),
+            Self::Token(token) => token.session(head).await,
+            Self::Proxy(proxy) => proxy.session(head),
         }
     }
 

@@ -74,10 +74,17 @@ function follow(log, url, last) {
     // The API server may show the end of the container later than the end of its log.
     if (log.hasAttribute("data-reload-at-end")) setTimeout(() => location.reload(), 1000);
   });
+  source.addEventListener("stop", () => {
+    source.close();
+    streams.delete(source);
+  });
   source.onerror = () => {
     // The browser reconnects with the id of the last event, unless the server refused the request.
-    if (source.readyState !== EventSource.CLOSED || !log.isConnected) return;
-    setTimeout(() => follow(log, url, last), 5000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    streams.delete(source);
+    setTimeout(() => {
+      if (log.isConnected && !document.hidden) follow(log, url, last);
+    }, 5000);
   };
 }
 

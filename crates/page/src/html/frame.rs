@@ -4,8 +4,9 @@ use maud::{DOCTYPE, Markup, html};
 
 use crate::html::parts::bdi;
 
-/// Configuration of htmx: no code from attributes, no inline style, requests to this server only, no pages in local storage.
-const HTMX: &str = r#"{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyCacheSize":0}"#;
+/// Configuration of htmx: no code from attributes, no inline style, requests to this server only, no pages in local storage. Error pages replace the
+/// content as well: otherwise, a page would stay unchanged after the user lost a permission.
+const HTMX: &str = r#"{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyCacheSize":0,"responseHandling":[{"code":"204","swap":false},{"code":"...","swap":true}]}"#;
 
 /// Entry of the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) title: &'a str,
     /// Name of the user.
     pub(crate) user: &'a str,
-    /// Token of the session against forged requests.
+    /// CSRF token of the session.
     pub(crate) csrf: &'a str,
     /// Entry of the navigation that contains the page.
     pub(crate) active_nav: Nav,

@@ -23,6 +23,7 @@ pub(crate) fn graph(frame: &Frame<'_>, view: &GraphView) -> Markup {
         } @else {
             p.note {
                 (plural(view.total, "resource")) ". Arrows point from a dependency to its dependents."
+                @if view.truncated { " Only these resources of the namespace are shown." }
                 @if view.collapsed { " Resources with the same distance from the first dependency are grouped, because the graph is large." }
             }
             div.graph tabindex="0" role="region" aria-label="Dependency graph" { (svg(view)) }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::html::frame::{Frame, Live, document};
 use crate::html::parts::{plural, state, time};
-use crate::overview::Row;
+use crate::row::Row;
 use crate::view::text::{beginning, short_revision, visible};
 use crate::view::{ListQuery, ListView, ListedRow, SortKey, path};
 

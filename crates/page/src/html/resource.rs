@@ -50,7 +50,7 @@ pub(crate) fn resource(frame: &Frame<'_>, view: &ResourceView) -> Markup {
 fn current(view: &ResourceView) -> Markup {
     html! {
         section.card aria-labelledby="now" {
-            h2 #now { "Now" }
+            h2 #now { "Current activity" }
             p.message {
                 @if let Some(reason) = &view.reason { b { (visible(reason)) } " " }
                 (bdi(&view.message))

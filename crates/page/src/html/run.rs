@@ -193,6 +193,6 @@ fn live_log(stream: &str, raw: &str, reloads: bool) -> Markup {
     html! {
         p { a #raw-log href=(raw) { "Log as text" } " " span.note { "The page appends new lines." } }
         pre #log.output.live tabindex="0" role="region" aria-label="Log output" data-log-stream=(stream)
-            data-reload-at-end[reloads] {}
+            data-reload-at-end[reloads] hx-preserve="true" {}
     }
 }

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::html::{self, Frame, Nav};
-use crate::overview::Row;
+use crate::row::Row;
 use crate::view::fixtures::{
     HOSTILE, PLAN, allowed, awaiting, live_log, named, now, record, resource_view, row, rows,
     run_view, stored_log, terraform, without_approve,
@@ -75,7 +75,7 @@ fn graph_page() -> Markup {
         named("alone", &success, &json!([])),
     ];
     let external = [(ObjectKey::new("infra", "network"), State::Success)].into();
-    let view = view::graph("team", &resources, &external);
+    let view = view::graph("team", &resources, &external, false);
     html::graph(&frame("Graph"), &view)
 }
 

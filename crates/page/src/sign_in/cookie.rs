@@ -150,9 +150,9 @@ impl SessionCookie {
         Self { keys, secure }
     }
 
-    /// Returns the id of the session with `token`.
-    pub(crate) fn session_id(&self, token: &str) -> String {
-        self.keys.session_id("token", &[token])
+    /// Returns the id of the sessions of `user`. It stays the same when a proxy refreshes the token.
+    pub(crate) fn session_id(&self, user: &str) -> String {
+        self.keys.session_id("token", &[user])
     }
 
     /// Returns the header `Set-Cookie` with the encrypted `token`.

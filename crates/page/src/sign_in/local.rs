@@ -64,7 +64,7 @@ impl LocalSignIn {
     ///
     /// # Errors
     /// [`PageError::SignInRequired`] without the cookie.
-    pub(crate) fn viewer(&self, head: &Parts) -> Result<Session, PageError> {
+    pub(crate) fn session(&self, head: &Parts) -> Result<Session, PageError> {
         let token = cookie(&head.headers, &self.cookie).ok_or_else(required)?;
         if !is_same(token, &self.token) {
             return Err(required());
@@ -108,7 +108,7 @@ mod tests {
     /// Returns the user of a request with header `Cookie`.
     fn user(local: &LocalSignIn, cookie: &str) -> Option<String> {
         let request = Request::builder().header(COOKIE, cookie).body(()).unwrap();
-        let session = local.viewer(&request.into_parts().0).ok()?;
+        let session = local.session(&request.into_parts().0).ok()?;
         Some(session.viewer.user().to_owned())
     }
 

@@ -124,7 +124,7 @@ impl ProxySignIn {
         }
     }
 
-    pub(crate) fn viewer(&self, head: &Parts) -> Result<Session, PageError> {
+    pub(crate) fn session(&self, head: &Parts) -> Result<Session, PageError> {
         if head.extensions.get::<VerifiedClient>().is_none() {
             return Err(PageError::Forbidden(
                 "the connection has no verified client certificate: open the page at the address of the proxy"

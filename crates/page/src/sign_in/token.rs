@@ -14,7 +14,7 @@ use kube::{Api, Client, Config};
 use quick_cache::sync::Cache;
 use ring::digest::{SHA256, digest};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::error::PageError;
 use crate::kube_call::call;
@@ -31,8 +31,14 @@ const REVIEW_MAX_AGE: Duration = Duration::from_secs(30);
 /// Maximum number of users with a cached client.
 const MAX_SESSIONS: usize = 500;
 
-/// Maximum number of concurrent TokenReviews. Invalid tokens are not cached.
+/// Time for which a refused token is refused without another TokenReview.
+const REFUSAL_MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Maximum number of concurrent TokenReviews of tokens whose user is known, and of other tokens: invalid tokens delay only the latter.
 const MAX_REVIEWS: usize = 8;
+
+/// Maximum time that a request waits for a TokenReview to start.
+const REVIEW_WAIT: Duration = Duration::from_secs(5);
 
 /// Maximum length of a token, in bytes.
 const MAX_TOKEN_BYTES: usize = 12 * 1024;
@@ -49,7 +55,10 @@ pub struct TokenSignIn {
     config: Config,
     cookie: SessionCookie,
     reviewed: Cache<TokenHash, Reviewed>,
-    reviews: Semaphore,
+    /// Times of refusals.
+    refused: Cache<TokenHash, Instant>,
+    reviews_of_known: Semaphore,
+    reviews_of_unknown: Semaphore,
 }
 
 /// Result of a successful TokenReview.
@@ -68,19 +77,22 @@ impl TokenSignIn {
             config,
             cookie,
             reviewed: Cache::new(MAX_SESSIONS),
-            reviews: Semaphore::new(MAX_REVIEWS),
+            refused: Cache::new(MAX_SESSIONS),
+            reviews_of_known: Semaphore::new(MAX_REVIEWS),
+            reviews_of_unknown: Semaphore::new(MAX_REVIEWS),
         }
     }
 
-    pub(crate) async fn viewer(&self, head: &Parts) -> Result<Session, PageError> {
+    pub(crate) async fn session(&self, head: &Parts) -> Result<Session, PageError> {
         let bearer = bearer(&head.headers)?.map(str::to_owned);
         let can_sign_out = bearer.is_none();
         let token = bearer
             .or_else(|| self.cookie.open(&head.headers, Timestamp::now()))
             .ok_or_else(|| PageError::SignInRequired("sign in with a token".to_owned()))?;
+        let viewer = self.review(&token).await?;
         Ok(Session {
-            viewer: self.review(&token).await?,
-            id: self.cookie.session_id(&token),
+            id: self.cookie.session_id(viewer.user()),
+            viewer,
             can_sign_out,
         })
     }
@@ -141,11 +153,20 @@ impl TokenSignIn {
         {
             return Ok(viewer.clone());
         }
-        let user = match self.user_of(token).await {
+        let refusal = self.refused.get(&hash);
+        if refusal.is_some_and(|at| at.elapsed() < REFUSAL_MAX_AGE) {
+            return Err(refused());
+        }
+        let reviews = match known {
+            Some(_) => &self.reviews_of_known,
+            None => &self.reviews_of_unknown,
+        };
+        let user = match self.user_of(token, reviews).await {
             Ok(user) => user,
             Err(error) => {
                 if matches!(error, PageError::SignInRequired(_)) {
                     self.reviewed.remove(&hash);
+                    self.refused.insert(hash, Instant::now());
                 }
                 return Err(error);
             }
@@ -165,8 +186,10 @@ impl TokenSignIn {
     }
 
     /// Returns the name of the user of `token`, by a TokenReview. The audience is that of the API server.
-    async fn user_of(&self, token: &str) -> Result<String, PageError> {
-        let _permit = self.reviews.acquire().await;
+    async fn user_of(&self, token: &str, reviews: &Semaphore) -> Result<String, PageError> {
+        let _permit = timeout(REVIEW_WAIT, reviews.acquire()).await.map_err(|_| {
+            PageError::TooMany("too many tokens are being reviewed: try again".to_owned())
+        })?;
         let review = TokenReview {
             spec: TokenReviewSpec {
                 token: Some(token.to_owned()),

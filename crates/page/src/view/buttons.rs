@@ -18,7 +18,7 @@ pub(crate) struct Button {
     /// Number of the run that the page shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) run: Option<i64>,
-    /// Why the user may not execute the action. The button is disabled.
+    /// Reason why the user may not execute the action. The button is disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) missing: Option<String>,
 }

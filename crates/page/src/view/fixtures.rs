@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::actions::{Action, Permissions};
-use crate::overview::{Drift, PendingPlan, Row};
+use crate::row::{Drift, PendingPlan, Row};
 use crate::view::{LogPanel, ResourceInput, ResourceView, RunInput, RunView, resource, run};
 
 /// Text that must not be interpreted: HTML, ANSI colours, a link and direction marks.

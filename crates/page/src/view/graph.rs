@@ -83,6 +83,8 @@ pub(crate) struct GraphView {
     pub(crate) total: usize,
     /// Whether nodes are groups of resources.
     pub(crate) collapsed: bool,
+    /// Whether the namespace has resources that the graph omits.
+    pub(crate) truncated: bool,
     /// Nodes.
     pub(crate) nodes: Vec<GraphNode>,
     /// Edges.
@@ -95,7 +97,7 @@ pub(crate) struct GraphView {
     pub(crate) rows: Vec<GraphRow>,
 }
 
-/// Builds the dependency graph of `namespace` with `resources`. `external`: states of resources in other namespaces that the user may see. A
+/// Builds the dependency graph of `namespace` with `resources`. `is_truncated`: whether the namespace has more resources. `external`: states of resources in other namespaces that the user may see. A
 /// selector for another namespace adds no nodes.
 ///
 /// A graph of more than 200 nodes is collapsed: resources in the same connected component at the same distance from resources without
@@ -105,6 +107,7 @@ pub(crate) fn graph(
     namespace: &str,
     resources: &[Terraform],
     external: &BTreeMap<ObjectKey, State>,
+    is_truncated: bool,
 ) -> GraphView {
     let mut references = DependencyGraph::new(resources);
     let mut own: Vec<&Terraform> = resources
@@ -160,6 +163,7 @@ pub(crate) fn graph(
         namespace: namespace.to_owned(),
         total: own.len(),
         collapsed,
+        truncated: is_truncated,
         edges: edge_views(&digraph, &nodes, &places.bends),
         nodes,
         width: places.width,

@@ -8,7 +8,7 @@ use alustan_api::State;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use crate::overview::Row;
+use crate::row::Row;
 use crate::view::moment::Moment;
 use crate::view::query::{ListQuery, SortKey};
 use crate::view::state::{STATES, needs_attention, rank};

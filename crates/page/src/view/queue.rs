@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::overview::Row;
+use crate::row::Row;
 use crate::view::list::ListedRow;
 use crate::view::moment::Moment;
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::actions::{Action, Permissions};
-use crate::overview::Row;
+use crate::row::Row;
 use crate::view::buttons::Button;
 use crate::view::changes::ChangesView;
 use crate::view::moment::Moment;
@@ -37,7 +37,7 @@ pub(crate) struct ResourceInput<'a> {
     pub(crate) tf: &'a Terraform,
     /// Records of its runs, newest first.
     pub(crate) runs: &'a [TerraformRun],
-    /// Why `runs` is not known.
+    /// Error of the list of records.
     pub(crate) runs_error: Option<&'a str>,
     /// Resources that reference the resource.
     pub(crate) dependents: &'a [Arc<Row>],
@@ -174,7 +174,7 @@ pub(crate) struct ResourceView {
     pub(crate) active_run: Option<i64>,
     /// Runs, newest first.
     pub(crate) runs: Vec<RunRow>,
-    /// Why records of runs are not in `runs`.
+    /// Error of the list of records: `runs` contains only the entries of the status.
     pub(crate) runs_error: Option<String>,
     /// Buttons that approve or discard the plan.
     pub(crate) plan_buttons: Vec<Button>,

@@ -1,6 +1,6 @@
 //! View model of a run.
 
-use alustan_api::{ObjectKey, RunApproval, RunStatus, Terraform, TerraformRun};
+use alustan_api::{ActiveRun, ObjectKey, RunApproval, RunStatus, Terraform, TerraformRun};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
@@ -156,6 +156,7 @@ pub(crate) struct RunView {
 /// Builds the view model of a run.
 pub(crate) fn run(input: RunInput<'_>) -> RunView {
     let pending_plan = pending_plan(&input).map(str::to_owned);
+    let active = active(&input);
     let RunInput {
         key,
         number,
@@ -179,6 +180,7 @@ pub(crate) fn run(input: RunInput<'_>) -> RunView {
         kind: spec
             .map(|spec| spec.kind)
             .or_else(|| entry.map(|entry| entry.kind))
+            .or_else(|| active.map(|active| active.kind))
             .map(alustan_api::run_kind::RunKind::as_str),
         result: result
             .map(|result| &result.result)
@@ -209,8 +211,12 @@ pub(crate) fn run(input: RunInput<'_>) -> RunView {
         job: spec
             .map(|spec| &spec.job)
             .or_else(|| entry.map(|entry| &entry.job))
+            .or_else(|| active.map(|active| &active.job))
             .cloned(),
-        started: spec.map(|spec| moment(&spec.started_at)),
+        started: spec
+            .map(|spec| &spec.started_at)
+            .or_else(|| active.map(|active| &active.started_at))
+            .map(moment),
         finished: result
             .map(|result| &result.finished_at)
             .or_else(|| entry?.time.as_ref())
@@ -249,6 +255,12 @@ pub(crate) fn run(input: RunInput<'_>) -> RunView {
         namespace: key.namespace,
         name: key.name,
     }
+}
+
+/// Returns the run in the status of the resource, if it is active.
+fn active<'a>(input: &RunInput<'a>) -> Option<&'a ActiveRun> {
+    let active = input.tf?.status.as_ref()?.active_run.as_ref()?;
+    (active.number == input.number).then_some(active)
 }
 
 /// Returns the id of the plan of the run, if the plan waits for approval in the resource.

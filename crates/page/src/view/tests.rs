@@ -10,7 +10,7 @@ use serde::de::value::{Error, MapDeserializer};
 use serde_json::{Value, json};
 
 use crate::actions::Permissions;
-use crate::overview::Row;
+use crate::row::Row;
 use crate::view::fixtures::{
     PLAN, allowed, awaiting, named, now, record, resource_view, resource_view_with, row, rows,
     run_view, stored_log, terraform,
@@ -272,7 +272,7 @@ fn graph_tolerates_a_cycle_and_external_nodes() {
         named("c", &success, &json!([{"name": "missing"}, {"name": "c"}])),
     ];
     let external = [(ObjectKey::new("infra", "network"), State::Failed)].into();
-    let view = graph("team", &resources, &external);
+    let view = graph("team", &resources, &external, false);
     let nodes = view.nodes.iter();
     let nodes: Vec<(&str, bool, Option<State>)> = nodes
         .map(|node| (node.label.as_str(), node.external, node.state))
@@ -302,7 +302,7 @@ fn large_graph_has_at_most_200_nodes(#[case] dependency: fn(usize) -> Option<usi
             named(&format!("r{index:03}"), &json!({}), &json!(depends_on))
         })
         .collect();
-    let view = graph("team", &resources, &BTreeMap::new());
+    let view = graph("team", &resources, &BTreeMap::new(), false);
     assert!(view.collapsed);
     assert!(view.nodes.len() <= 200, "{} nodes", view.nodes.len());
     assert_eq!(

@@ -34,7 +34,7 @@ fn head(headers: &[(&str, &[u8])]) -> Parts {
 }
 
 fn error(sign_in: &ProxySignIn, headers: &[(&str, &[u8])]) -> PageError {
-    match sign_in.viewer(&head(headers)) {
+    match sign_in.session(&head(headers)) {
         Err(error) => error,
         Ok(session) => panic!("signed in as {}", session.viewer.user()),
     }
@@ -44,9 +44,9 @@ fn error(sign_in: &ProxySignIn, headers: &[(&str, &[u8])]) -> PageError {
 async fn headers_without_a_client_certificate_are_refused() {
     let sign_in = sign_in(&["jane"], &[]);
     let mut head = head(&[("x-forwarded-user", b"jane")]);
-    assert!(sign_in.viewer(&head).is_ok());
+    assert!(sign_in.session(&head).is_ok());
     head.extensions.clear();
-    let refused = sign_in.viewer(&head).err().unwrap();
+    let refused = sign_in.session(&head).err().unwrap();
     assert!(matches!(refused, PageError::Forbidden(_)), "{refused:?}");
     assert!(
         refused
@@ -64,7 +64,7 @@ async fn only_listed_users_can_write() {
             ("x-forwarded-groups", b" admins, team ,,admins"),
             ("authorization", b"Bearer x"),
         ]);
-        sign_in.viewer(&head).unwrap()
+        sign_in.session(&head).unwrap()
     };
     let jane = session("jane");
     assert_eq!(jane.viewer.user(), "jane");
@@ -164,7 +164,7 @@ async fn headers_beyond_the_limits_are_refused() {
         ("x-forwarded-user", name.as_bytes()),
         ("x-forwarded-groups", most.as_bytes()),
     ];
-    assert!(sign_in.viewer(&head(&headers)).is_ok());
+    assert!(sign_in.session(&head(&headers)).is_ok());
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn only_the_configured_headers_are_read() {
     sign_in.headers.user = HeaderName::from_static("x-auth-request-user");
     assert!(
         sign_in
-            .viewer(&head(&[("x-auth-request-user", b"john")]))
+            .session(&head(&[("x-auth-request-user", b"john")]))
             .is_ok()
     );
     let refused = error(&sign_in, &[("x-forwarded-user", b"john")]);
