@@ -52,7 +52,7 @@ impl Page {
     }
 
     /// Creates the page of `kubectl alustan ui`: for the user of `client`, on a loopback address with port `port`. Shows all namespaces, or
-    /// `namespace` if the user may not list the resources of all namespaces. Returns the page, and path and query of the URL that signs in.
+    /// `namespace` if the user may not list the resources of all namespaces. Returns the page, and the URL that signs in.
     ///
     /// # Errors
     /// If the API server does not answer, or refuses the credentials.
@@ -71,14 +71,19 @@ impl Page {
             .await?;
         let sign_in = LocalSignIn::new(viewer, port)
             .map_err(|error| PageError::Unavailable(error.to_string()))?;
-        let path = sign_in.path();
+        let url = sign_in.url();
+        let hosts = [
+            sign_in.host().to_owned(),
+            format!("127.0.0.1:{port}"),
+            format!("localhost:{port}"),
+        ];
         let page = Self::new(Settings {
             sign_in: SignIn::Local(sign_in),
             client,
             namespace: (!lists_all).then(|| namespace.to_owned()),
-            hosts: Hosts::new([format!("127.0.0.1:{port}"), format!("localhost:{port}")]),
+            hosts: Hosts::new(hosts),
         });
-        Ok((page, path))
+        Ok((page, url))
     }
 
     /// Namespace of the resources that the page shows. `None`: all namespaces.

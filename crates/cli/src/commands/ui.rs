@@ -30,7 +30,7 @@ impl Ui {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
-        let (page, path) = Page::local(cluster.client.clone(), &cluster.namespace, port)
+        let (page, url) = Page::local(cluster.client.clone(), &cluster.namespace, port)
             .await
             .map_err(|error| Error::Refused(error.to_string()))?;
         if let Some(namespace) = page.namespace() {
@@ -38,7 +38,7 @@ impl Ui {
                 "you may not list the Terraform resources of all namespaces; the page shows namespace {namespace}"
             ));
         }
-        print::line(&format!("http://127.0.0.1:{port}{path}"))?;
+        print::line(&url)?;
         print::note(
             "open this URL in a browser; it gives access with your permissions, so do not share it; Ctrl-C ends the page",
         );

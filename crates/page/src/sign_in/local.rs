@@ -18,10 +18,13 @@ use crate::sign_in::session::Session;
 /// Length of the token, in bytes.
 const TOKEN_BYTES: usize = 32;
 
-/// Sign-in with a token in the URL, which becomes a cookie.
+/// Sign-in with a token in the URL, which becomes a cookie. Browsers send a cookie to all ports of its host, so a program of another user that listens on
+/// 127.0.0.1 could receive it: the host of the page is a random name below `localhost`, which browsers resolve to a loopback address
+/// (<https://www.rfc-editor.org/rfc/rfc6761#section-6.3>).
 pub struct LocalSignIn {
     viewer: Arc<Viewer>,
     token: String,
+    host: String,
     cookie: String,
 }
 
@@ -31,20 +34,24 @@ impl LocalSignIn {
     /// # Errors
     /// If the operating system has no random numbers.
     pub fn new(viewer: Viewer, port: u16) -> Result<Self, std::io::Error> {
-        let mut token = [0; TOKEN_BYTES];
-        SystemRandom::new()
-            .fill(&mut token)
-            .map_err(|_| std::io::Error::other("the operating system has no random numbers"))?;
+        let host = u64::from_be_bytes(random()?);
+        let token: [u8; TOKEN_BYTES] = random()?;
         Ok(Self {
             viewer: Arc::new(viewer),
             token: BASE64_URL_SAFE_NO_PAD.encode(token),
+            host: format!("alustan-{host:016x}.localhost:{port}"),
             cookie: format!("alustan-ui-{port}"),
         })
     }
 
-    /// Returns the path and query of the URL that signs in.
-    pub fn path(&self) -> String {
-        format!("/open?token={}", self.token)
+    /// Returns the host of the page, with its port.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Returns the URL that signs in.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/open?token={}", self.host, self.token)
     }
 
     /// Returns header `Set-Cookie` for the `token` of the URL.
@@ -75,6 +82,14 @@ impl LocalSignIn {
             can_sign_out: false,
         })
     }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], std::io::Error> {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| std::io::Error::other("the operating system has no random numbers"))?;
+    Ok(bytes)
 }
 
 fn required() -> PageError {
@@ -120,12 +135,9 @@ mod tests {
             Access::Own(Client::try_from(config).unwrap()),
         );
         let local = LocalSignIn::new(viewer, 8080).unwrap();
-        let token = local
-            .path()
-            .strip_prefix("/open?token=")
-            .unwrap()
-            .to_owned();
-        let cookie = local.open(&token).unwrap();
+        let url = local.url();
+        let (_, token) = url.split_once("/open?token=").unwrap();
+        let cookie = local.open(token).unwrap();
         let cookie = cookie.to_str().unwrap().split(';').next().unwrap();
         assert_eq!(user(&local, cookie).as_deref(), Some("ann"));
         for token in ["", "x", &token[1..]] {
