@@ -12,11 +12,11 @@ use futures::stream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
+use crate::access::{AccessReview, Viewer};
 use crate::error::PageError;
 use crate::guard::StreamSlot;
 use crate::log::{self, LogSource, Position};
 use crate::overview::Overview;
-use crate::rights::{Question, Viewer};
 use crate::row::Row;
 use crate::view;
 
@@ -131,8 +131,8 @@ async fn visible(
         Scope::All => namespaces(&overview.rows()),
         Scope::Namespace(namespace) => vec![namespace.clone()],
         Scope::Resource(key) => {
-            let question = Question::terraforms("get", Some(&key.namespace), Some(&key.name));
-            viewer.require(&question).await.map_err(|_| Closed)?;
+            let wanted = AccessReview::terraforms("get", Some(&key.namespace), Some(&key.name));
+            viewer.require(&wanted).await.map_err(|_| Closed)?;
             return Ok([key.namespace.clone()].into());
         }
     };
@@ -217,9 +217,9 @@ async fn send_log(
 
 /// Returns when the user may no longer read logs of pods.
 async fn watch_permission(viewer: &Viewer, key: &ObjectKey) -> Result<(), Closed> {
-    let question = Question::pod_logs(&key.namespace);
+    let wanted = AccessReview::pod_logs(&key.namespace);
     loop {
-        viewer.require(&question).await.map_err(|_| Closed)?;
+        viewer.require(&wanted).await.map_err(|_| Closed)?;
         sleep(CHECK_INTERVAL).await;
     }
 }

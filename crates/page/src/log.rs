@@ -11,10 +11,10 @@ use kube::api::LogParams;
 use kube::{Api, ResourceExt as _};
 use tokio::time::timeout;
 
+use crate::access::Viewer;
 use crate::error::PageError;
 use crate::kube_call::call;
 use crate::objects;
-use crate::rights::Viewer;
 
 /// Maximum size of one event with lines of a log, in bytes.
 const PART_BYTES: usize = 48 * 1024;

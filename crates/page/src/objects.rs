@@ -13,9 +13,9 @@ use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
+use crate::access::{AccessReview, Viewer};
 use crate::error::PageError;
 use crate::kube_call::call;
-use crate::rights::{Question, Viewer};
 
 /// Field manager of the writes of the page.
 const FIELD_MANAGER: &str = "alustan-page";
@@ -35,8 +35,8 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Reads the resource `key`.
 pub(crate) async fn terraform(viewer: &Viewer, key: &ObjectKey) -> Result<Terraform, PageError> {
-    let question = Question::terraforms("get", Some(&key.namespace), Some(&key.name));
-    let api: Api<Terraform> = api(viewer, &question, key).await?;
+    let wanted = AccessReview::terraforms("get", Some(&key.namespace), Some(&key.name));
+    let api: Api<Terraform> = api(viewer, &wanted, key).await?;
     call(&format!("read Terraform {key}"), api.get(&key.name)).await
 }
 
@@ -45,9 +45,9 @@ pub(crate) async fn terraforms(
     viewer: &Viewer,
     namespace: &str,
 ) -> Result<(Vec<Terraform>, bool), PageError> {
-    let question = Question::terraforms("list", Some(namespace), None);
+    let wanted = AccessReview::terraforms("list", Some(namespace), None);
     let key = ObjectKey::new(namespace, "");
-    let api: Api<DeserializeGuard<Terraform>> = api(viewer, &question, &key).await?;
+    let api: Api<DeserializeGuard<Terraform>> = api(viewer, &wanted, &key).await?;
     let parameters = ListParams::default().limit(MAX_RESOURCES);
     let list = call(
         &format!("list Terraform resources of {namespace}"),
@@ -69,7 +69,7 @@ pub(crate) async fn runs(
     uid: Option<&str>,
 ) -> Result<Vec<TerraformRun>, PageError> {
     let api: Api<DeserializeGuard<TerraformRun>> =
-        api(viewer, &Question::runs("list", &key.namespace), key).await?;
+        api(viewer, &AccessReview::runs("list", &key.namespace), key).await?;
     let component = Component::History.as_str();
     let uid = uid.map_or_else(String::new, |uid| format!(",{UID}={uid}"));
     let parameters = ListParams::default()
@@ -98,7 +98,7 @@ pub(crate) async fn run(
 ) -> Result<Option<TerraformRun>, PageError> {
     if let Some(uid) = uid {
         let api: Api<TerraformRun> =
-            api(viewer, &Question::runs("get", &key.namespace), key).await?;
+            api(viewer, &AccessReview::runs("get", &key.namespace), key).await?;
         let name = run_name(&key.name, uid, number);
         let action = format!("read TerraformRun {}/{name}", key.namespace);
         if let Some(run) = call(&action, api.get_opt(&name)).await? {
@@ -113,8 +113,8 @@ pub(crate) async fn run(
 /// Reads the text of the pending plan `id` of `key` from its Secret. `None` if the Secret contains another plan, or the user may not read it.
 pub(crate) async fn plan_text(viewer: &Viewer, key: &ObjectKey, id: &str) -> Option<String> {
     let name = names::plan(&key.name);
-    let question = Question::secret(&key.namespace, &name);
-    if !viewer.is_own() || !viewer.may(&question).await.ok()? {
+    let wanted = AccessReview::secret(&key.namespace, &name);
+    if !viewer.is_own() || !viewer.may(&wanted).await.ok()? {
         return None;
     }
     let api: Api<Secret> = Api::namespaced(viewer.reader().clone(), &key.namespace);
@@ -136,8 +136,8 @@ pub(crate) async fn plan_text(viewer: &Viewer, key: &ObjectKey, id: &str) -> Opt
 pub(crate) async fn outputs(viewer: &Viewer, key: &ObjectKey, tf: &Terraform) -> Option<Outputs> {
     let status = tf.status.as_ref()?.outputs.as_ref()?;
     let name = &status.secret_name;
-    let question = Question::secret(&key.namespace, name);
-    if !viewer.is_own() || !viewer.may(&question).await.ok()? {
+    let wanted = AccessReview::secret(&key.namespace, name);
+    if !viewer.is_own() || !viewer.may(&wanted).await.ok()? {
         return None;
     }
     let api: Api<Secret> = Api::namespaced(viewer.reader().clone(), &key.namespace);
@@ -162,7 +162,9 @@ pub(crate) async fn pod(
                 .to_owned(),
         ));
     }
-    viewer.require(&Question::pod_logs(&key.namespace)).await?;
+    viewer
+        .require(&AccessReview::pod_logs(&key.namespace))
+        .await?;
     let api: Api<Pod> = Api::namespaced(viewer.reader().clone(), &key.namespace);
     let kinds = [
         RunKind::Plan,
@@ -204,13 +206,17 @@ pub(crate) async fn change(
         .map(drop)
 }
 
-/// Returns the API for a read of the user. If requests are not authenticated as the user, fails without the permission in `question`.
-async fn api<K>(viewer: &Viewer, question: &Question, key: &ObjectKey) -> Result<Api<K>, PageError>
+/// Returns the API for a read of the user. If requests are not authenticated as the user, fails without the permission `wanted`.
+async fn api<K>(
+    viewer: &Viewer,
+    wanted: &AccessReview,
+    key: &ObjectKey,
+) -> Result<Api<K>, PageError>
 where
     K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
 {
     if !viewer.is_own() {
-        viewer.require(question).await?;
+        viewer.require(wanted).await?;
     }
     Ok(Api::namespaced(viewer.reader().clone(), &key.namespace))
 }

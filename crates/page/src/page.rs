@@ -5,13 +5,17 @@ use std::sync::Arc;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::sync::Semaphore;
 
+use crate::access::{Access, AccessReview, Viewer};
 use crate::error::PageError;
 use crate::guard::{Hosts, Limits};
 use crate::kube_call::call;
 use crate::overview::Overview;
-use crate::rights::{Access, Question, Viewer};
 use crate::sign_in::{LocalSignIn, SignIn};
+
+/// Maximum number of concurrent pages that read records of runs, or all resources of a namespace. Limits the memory of the process.
+const MAX_LARGE_READS: usize = 8;
 
 /// Settings of a page.
 pub struct Settings {
@@ -33,6 +37,8 @@ pub(crate) struct Parts {
     pub(crate) sign_in: SignIn,
     pub(crate) hosts: Hosts,
     pub(crate) limits: Limits,
+    /// Permits of pages that read many or large objects.
+    pub(crate) large_reads: Semaphore,
     pub(crate) overview: Overview,
     client: Client,
     namespace: Option<String>,
@@ -45,6 +51,7 @@ impl Page {
             sign_in: settings.sign_in,
             hosts: settings.hosts,
             limits: Limits::default(),
+            large_reads: Semaphore::new(MAX_LARGE_READS),
             overview: Overview::default(),
             client: settings.client,
             namespace: settings.namespace,
@@ -67,7 +74,7 @@ impl Page {
         let user = review.status.and_then(|status| status.user_info?.username);
         let viewer = Viewer::new(user.unwrap_or_default(), Access::Own(client.clone()));
         let lists_all = viewer
-            .may(&Question::terraforms("list", None, None))
+            .may(&AccessReview::terraforms("list", None, None))
             .await?;
         let sign_in = LocalSignIn::new(viewer, port)
             .map_err(|error| PageError::Unavailable(error.to_string()))?;

@@ -12,11 +12,12 @@ use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use maud::Markup;
 use serde::Serialize;
+use tokio::sync::SemaphorePermit;
 
+use crate::access::Viewer;
 use crate::error::PageError;
 use crate::html::{self, Frame, Nav};
 use crate::page::Page;
-use crate::rights::Viewer;
 use crate::row::Row;
 use crate::sign_in::Session;
 use crate::{guard, live};
@@ -74,7 +75,7 @@ fn error_response(page: &Page, error: &PageError, is_json: bool) -> Response {
     let markup = if is_signed_out && page.0.sign_in.token().is_some() {
         html::sign_in(Some(&text))
     } else {
-        html::error(None, status.as_u16(), title, &text)
+        html::error(status.as_u16(), title, &text)
     };
     (status, Html(markup.into_string())).into_response()
 }
@@ -135,6 +136,12 @@ impl AuthenticatedRequest {
             stream: format!("/live?seen={}", overview.version(&visible)),
             rows,
         })
+    }
+
+    /// Waits until few other pages read many or large objects. The permit is released when it is dropped.
+    pub(crate) async fn large_read(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.page.0.large_reads.acquire().await.ok()
     }
 
     /// Returns the frame of a page.

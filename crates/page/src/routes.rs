@@ -150,6 +150,7 @@ async fn graph(
     Path(namespace): Path<String>,
 ) -> Result<Response, PageError> {
     check_name(&namespace)?;
+    let _permit = request.large_read().await;
     let (resources, is_truncated) = objects::terraforms(request.viewer(), &namespace).await?;
     let seen = request.page.0.overview.version(&[namespace.clone()].into());
     let external: BTreeSet<ObjectKey> = resources
@@ -189,6 +190,7 @@ async fn resource_page(
     Query(ResourceQuery { done }): Query<ResourceQuery>,
 ) -> Result<Response, PageError> {
     let key = path_parts.key()?;
+    let _permit = request.large_read().await;
     let viewer = request.viewer();
     let tf = objects::terraform(viewer, &key).await?;
     let uid = tf.uid().unwrap_or_default();
@@ -261,6 +263,7 @@ async fn run_page(
     Path(path_parts): Path<RunPath>,
 ) -> Result<Response, PageError> {
     let (key, number) = path_parts.key()?;
+    let _permit = request.large_read().await;
     let viewer = request.viewer();
     // Records remain after their resource was deleted.
     let tf = match objects::terraform(viewer, &key).await {

@@ -47,16 +47,14 @@ pub(crate) enum Live {
     Main,
     /// The element with id `results`: text fields outside keep their text.
     Results,
-    /// Nothing.
-    Nothing,
 }
 
 /// Returns the document with `content` in the main region.
 pub(crate) fn document(frame: &Frame<'_>, live: Live, content: &Markup) -> Markup {
-    let stream = frame.stream.as_deref().filter(|_| live != Live::Nothing);
+    let stream = frame.stream.as_deref();
     let target = match live {
         Live::Results => "#results",
-        Live::Main | Live::Nothing => "#main",
+        Live::Main => "#main",
     };
     let content = html! {
         @if let Some(notice) = frame.notice {

@@ -2,23 +2,22 @@
 
 use maud::{Markup, html};
 
-use crate::html::frame::{Frame, Live, document, plain_document};
+use crate::html::frame::plain_document;
 use crate::html::parts::bdi;
 
-/// Renders an error. `frame`: `None` if the user is not signed in.
-pub(crate) fn error(frame: Option<&Frame<'_>>, status: u16, title: &str, text: &str) -> Markup {
+/// Renders an error. An update of an open page replaces its main region or its element `results`: both contain the error.
+pub(crate) fn error(status: u16, title: &str, text: &str) -> Markup {
     let content = html! {
-        section.card.error {
-            p.status-code { (status) }
-            h1 { (bdi(title)) }
-            p.message { (bdi(text)) }
-            p { a href="/" { "All resources" } }
+        div #results {
+            section.card.error {
+                p.status-code { (status) }
+                h1 { (bdi(title)) }
+                p.message { (bdi(text)) }
+                p { a href="/" { "All resources" } }
+            }
         }
     };
-    match frame {
-        Some(frame) => document(frame, Live::Main, &content),
-        None => plain_document(title, &content),
-    }
+    plain_document(title, &content)
 }
 
 /// Renders the form to sign in with a token.

@@ -97,12 +97,7 @@ fn snapshots_of_pages() {
         ("graph", graph_page()),
         (
             "error",
-            html::error(
-                Some(&frame("Error")),
-                404,
-                "Not found",
-                "Terraform team/x not found",
-            ),
+            html::error(404, "Not found", "Terraform team/x not found"),
         ),
         ("sign_in", html::sign_in(Some("The token is not valid."))),
     ];
@@ -125,7 +120,7 @@ fn hostile_list() -> Markup {
 #[case::list(hostile_list())]
 #[case::resource(resource_page())]
 #[case::run(run_page())]
-#[case::error(html::error(None, 400, HOSTILE, HOSTILE))]
+#[case::error(html::error(400, HOSTILE, HOSTILE))]
 fn hostile_text_is_escaped(#[case] page: Markup) {
     assert!(page.0.contains("&lt;script&gt;"));
     assert!(page.0.contains("\\u{202e}"));

@@ -11,8 +11,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
+use crate::access::Viewer;
 use crate::error::PageError;
-use crate::rights::Viewer;
 use crate::sign_in::session::Session;
 
 /// Length of the token, in bytes.
@@ -116,7 +116,7 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rights::Access;
+    use crate::access::Access;
     use axum::http::{Request, Uri};
     use kube::{Client, Config};
 

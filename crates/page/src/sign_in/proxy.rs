@@ -8,8 +8,8 @@ use axum::http::{HeaderMap, HeaderName};
 use kube::{Client, Config};
 use quick_cache::sync::Cache;
 
+use crate::access::{Access, Viewer};
 use crate::error::PageError;
-use crate::rights::{Access, Viewer};
 use crate::sign_in::cookie::CookieKeys;
 use crate::sign_in::session::Session;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::rights::Viewer;
+use crate::access::Viewer;
 
 /// Session of an authenticated user.
 pub(crate) struct Session {

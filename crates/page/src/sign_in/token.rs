@@ -16,9 +16,9 @@ use ring::digest::{SHA256, digest};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
+use crate::access::{Access, Viewer};
 use crate::error::PageError;
 use crate::kube_call::call;
-use crate::rights::{Access, Viewer};
 use crate::sign_in::cookie::SessionCookie;
 use crate::sign_in::session::Session;
 

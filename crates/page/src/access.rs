@@ -1,4 +1,4 @@
-//! Permissions of a user: each question is a `SubjectAccessReview` of the API server, whose answer is reused for [`MAX_AGE`].
+//! Permissions of a user: each decision is that of a `SubjectAccessReview` and is reused for [`MAX_AGE`].
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::actions::{Action, Permissions};
 use crate::error::PageError;
 use crate::kube_call::call;
 
-/// Time for which an answer is reused.
+/// Time for which a decision is reused.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// Maximum number of stored answers of one user. Above it, expired answers are removed, or else all.
-const MAX_ANSWERS: usize = 4096;
+/// Maximum number of stored decisions of one user. Above it, expired decisions are removed, or else all.
+const MAX_DECISIONS: usize = 4096;
 
 /// Number of concurrent reviews of one request.
 const CONCURRENT_REVIEWS: usize = 16;
@@ -28,9 +28,9 @@ const CONCURRENT_REVIEWS: usize = 16;
 /// API group of the kinds of this project.
 const GROUP: &str = "alustan.io";
 
-/// A question to the API server: may the user do this?
+/// Attributes of an access review.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Question {
+pub(crate) struct AccessReview {
     /// RBAC verb.
     pub(crate) verb: &'static str,
     /// API group. Empty for the core group.
@@ -45,8 +45,8 @@ pub(crate) struct Question {
     pub(crate) name: Option<String>,
 }
 
-impl Question {
-    /// Question about `terraforms`.
+impl AccessReview {
+    /// Access to `terraforms`.
     pub(crate) fn terraforms(
         verb: &'static str,
         namespace: Option<&str>,
@@ -62,7 +62,7 @@ impl Question {
         }
     }
 
-    /// Question about the records of runs in `namespace`.
+    /// Access to the records of runs in `namespace`.
     pub(crate) fn runs(verb: &'static str, namespace: &str) -> Self {
         Self {
             resource: "terraformruns",
@@ -70,7 +70,7 @@ impl Question {
         }
     }
 
-    /// Question about the logs of pods in `namespace`.
+    /// Access to the logs of pods in `namespace`.
     pub(crate) fn pod_logs(namespace: &str) -> Self {
         Self {
             group: "",
@@ -80,7 +80,7 @@ impl Question {
         }
     }
 
-    /// Question about Secret `name` in `namespace`.
+    /// Access to Secret `name` in `namespace`.
     pub(crate) fn secret(namespace: &str, name: &str) -> Self {
         Self {
             group: "",
@@ -123,7 +123,7 @@ pub struct Viewer {
     /// User name, as the API server knows it.
     user: String,
     access: Access,
-    answers: Mutex<BTreeMap<Question, (Instant, bool)>>,
+    decisions: Mutex<BTreeMap<AccessReview, (Instant, bool)>>,
 }
 
 impl Viewer {
@@ -132,7 +132,7 @@ impl Viewer {
         Self {
             user,
             access,
-            answers: Mutex::default(),
+            decisions: Mutex::default(),
         }
     }
 
@@ -164,47 +164,50 @@ impl Viewer {
         matches!(self.access, Access::Own(_))
     }
 
-    /// Whether the user may do what `question` describes.
+    /// Whether the user may do what `wanted` describes.
     ///
     /// # Errors
     /// If the API server does not answer, or the credentials of the user expired.
-    pub(crate) async fn may(&self, question: &Question) -> Result<bool, PageError> {
-        let known = self.answers.lock().get(question).copied();
+    pub(crate) async fn may(&self, wanted: &AccessReview) -> Result<bool, PageError> {
+        let known = self.decisions.lock().get(wanted).copied();
         if let Some((_, answer)) = known.filter(|(at, _)| at.elapsed() < MAX_AGE) {
             return Ok(answer);
         }
-        let answer = self.review(question).await?;
-        let mut answers = self.answers.lock();
-        if answers.len() >= MAX_ANSWERS {
-            answers.retain(|_, (at, _)| at.elapsed() < MAX_AGE);
+        let answer = self.review(wanted).await?;
+        let mut decisions = self.decisions.lock();
+        if decisions.len() >= MAX_DECISIONS {
+            decisions.retain(|_, (at, _)| at.elapsed() < MAX_AGE);
         }
-        if answers.len() >= MAX_ANSWERS {
-            answers.clear();
+        if decisions.len() >= MAX_DECISIONS {
+            decisions.clear();
         }
-        answers.insert(question.clone(), (Instant::now(), answer));
+        decisions.insert(wanted.clone(), (Instant::now(), answer));
         Ok(answer)
     }
 
-    /// Fails unless the user may do what `question` describes.
+    /// Fails unless the user may do what `wanted` describes.
     ///
     /// # Errors
     /// [`PageError::Forbidden`].
-    pub(crate) async fn require(&self, question: &Question) -> Result<(), PageError> {
-        if self.may(question).await? {
+    pub(crate) async fn require(&self, wanted: &AccessReview) -> Result<(), PageError> {
+        if self.may(wanted).await? {
             return Ok(());
         }
-        Err(forbidden(&self.user, question))
+        Err(forbidden(&self.user, wanted))
     }
 
     /// Returns those of `namespaces` in which the user may list `terraforms`.
     pub(crate) async fn listable(&self, namespaces: Vec<String>) -> Result<Vec<String>, PageError> {
-        if self.may(&Question::terraforms("list", None, None)).await? {
+        if self
+            .may(&AccessReview::terraforms("list", None, None))
+            .await?
+        {
             return Ok(namespaces);
         }
         let allowed: Vec<Option<String>> = stream::iter(namespaces)
             .map(|namespace| async move {
-                let question = Question::terraforms("list", Some(&namespace), None);
-                let may = self.may(&question).await?;
+                let wanted = AccessReview::terraforms("list", Some(&namespace), None);
+                let may = self.may(&wanted).await?;
                 Ok::<_, PageError>(may.then_some(namespace))
             })
             .buffered(CONCURRENT_REVIEWS)
@@ -237,17 +240,17 @@ impl Viewer {
         if let Err(read_only) = self.writer() {
             return Ok(Some(read_only.to_owned()));
         }
-        let question = |verb| Question::terraforms(verb, Some(namespace), Some(name));
-        if !self.may(&question("patch")).await? {
+        let wanted = |verb| AccessReview::terraforms(verb, Some(namespace), Some(name));
+        if !self.may(&wanted("patch")).await? {
             return Ok(Some(format!(
                 "requires the verb patch on terraforms in namespace {namespace}"
             )));
         }
         let verb = action.verb();
-        if self.may(&question(verb)).await? {
+        if self.may(&wanted(verb)).await? {
             return Ok(None);
         }
-        if action.is_included_in_update() && self.may(&question("update")).await? {
+        if action.is_included_in_update() && self.may(&wanted("update")).await? {
             return Ok(None);
         }
         Ok(Some(format!(
@@ -255,9 +258,9 @@ impl Viewer {
         )))
     }
 
-    async fn review(&self, question: &Question) -> Result<bool, PageError> {
+    async fn review(&self, wanted: &AccessReview) -> Result<bool, PageError> {
         let parameters = PostParams::default();
-        let attributes = Some(question.attributes());
+        let attributes = Some(wanted.attributes());
         let allowed = match &self.access {
             Access::Own(client) => {
                 let review = SelfSubjectAccessReview {
@@ -290,16 +293,16 @@ impl Viewer {
     }
 }
 
-/// Returns the error of a user without the permission in `question`, in the words of the API server.
-fn forbidden(user: &str, question: &Question) -> PageError {
-    let Question {
+/// Returns the error of a user without the permission `wanted`, in the words of the API server.
+fn forbidden(user: &str, wanted: &AccessReview) -> PageError {
+    let AccessReview {
         verb,
         group,
         resource,
         subresource,
         namespace,
         ..
-    } = question;
+    } = wanted;
     let resource = match subresource {
         Some(subresource) => format!("{resource}/{subresource}"),
         None => (*resource).to_owned(),
