@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
 use crate::log_flags::{LogFlags, LogFormat};
 
@@ -27,14 +28,19 @@ pub(crate) struct LogLevel {
     set: SetFilter,
 }
 
+/// Returns the filter `level`, without log lines of the client of kube, which contain the whole response of the API server if it cannot be parsed:
+/// possibly a Secret.
+fn filter(level: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("{level},kube_client::client=off"))
+}
+
 /// Starts logging to standard error.
 ///
 /// # Errors
 /// If `--log-level` is invalid.
 pub(crate) fn start(flags: &LogFlags) -> Result<LogLevel> {
     let flag = &flags.level;
-    let filter = EnvFilter::try_new(flag)
-        .with_context(|| format!("--log-level: invalid filter {flag:?}"))?;
+    let filter = filter(flag).with_context(|| format!("--log-level: invalid filter {flag:?}"))?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -91,7 +97,7 @@ impl LogLevel {
         if wanted == self.last {
             return;
         }
-        let set = EnvFilter::try_new(&wanted).map_err(Into::into);
+        let set = filter(&wanted).map_err(Into::into);
         match set.and_then(|filter| (self.set)(filter)) {
             Ok(()) => info!(level = wanted, "changed the log level"),
             Err(error) => {

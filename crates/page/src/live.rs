@@ -17,7 +17,6 @@ use crate::error::PageError;
 use crate::guard::StreamSlot;
 use crate::log::{self, LogSource, Position};
 use crate::overview::Overview;
-use crate::row::Row;
 use crate::view;
 
 /// Time in which changes are collected into one event, so that many changes cause few requests.
@@ -96,7 +95,8 @@ pub(crate) fn changes(
         let mut changes = overview.changes();
         let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut namespaces = visible(&viewer, &overview, &scope).await?;
+        let mut known = overview.namespaces();
+        let mut namespaces = visible(&viewer, &scope, &known).await?;
         let mut last = seen;
         loop {
             let current = version(&overview, &scope, &namespaces);
@@ -114,21 +114,27 @@ pub(crate) fn changes(
                     next.map_err(|_| Closed)?;
                     sleep(COLLECT_TIME).await;
                     changes.mark_unchanged();
+                    let current = overview.namespaces();
+                    if current == known {
+                        continue;
+                    }
+                    known = current;
                 }
-                _ = checks.tick() => namespaces = visible(&viewer, &overview, &scope).await?,
+                _ = checks.tick() => {}
             }
+            namespaces = visible(&viewer, &scope, &known).await?;
         }
     })
 }
 
-/// Returns the namespaces of `scope` that the user may see.
+/// Returns the namespaces of `scope` that the user may see. `known`: all namespaces with resources.
 async fn visible(
     viewer: &Viewer,
-    overview: &Overview,
     scope: &Scope,
+    known: &[String],
 ) -> Result<BTreeSet<String>, Closed> {
     let namespaces = match scope {
-        Scope::All => namespaces(&overview.rows()),
+        Scope::All => known.to_vec(),
         Scope::Namespace(namespace) => vec![namespace.clone()],
         Scope::Resource(key) => {
             let wanted = AccessReview::terraforms("get", Some(&key.namespace), Some(&key.name));
@@ -138,17 +144,6 @@ async fn visible(
     };
     let visible = viewer.listable(namespaces).await.map_err(|_| Closed)?;
     Ok(visible.into_iter().collect())
-}
-
-/// Returns the namespaces of `rows`, which are sorted by namespace.
-pub(crate) fn namespaces(rows: &[Arc<Row>]) -> Vec<String> {
-    let mut namespaces: Vec<String> = Vec::new();
-    for row in rows {
-        if namespaces.last() != Some(&row.namespace) {
-            namespaces.push(row.namespace.clone());
-        }
-    }
-    namespaces
 }
 
 /// Returns the version of the resources in `scope`. That of one resource is its `resourceVersion`.

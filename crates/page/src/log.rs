@@ -119,6 +119,17 @@ fn container(pod: &Pod) -> Container {
         return Container::Running;
     }
     let reason = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
+    let scheduled = status.and_then(|status| status.conditions.as_ref());
+    let unscheduled = scheduled
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+        .map(|condition| {
+            let reason = condition.reason.as_deref().unwrap_or_default();
+            let message = condition.message.as_deref().unwrap_or_default();
+            format!("{reason}: {message}")
+        });
+    let reason = reason.or(unscheduled);
     Container::Waiting(reason.unwrap_or_else(|| phase.unwrap_or("Pending").to_owned()))
 }
 

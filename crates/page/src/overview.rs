@@ -19,6 +19,10 @@ use tracing::warn;
 
 use crate::row::Row;
 
+/// Minimum and maximum pause before the next attempt after a failed watch. One client watches, so a short maximum is no load.
+const MIN_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
 /// Number of resources in one response of the initial list: the memory of the process is limited by it, not by the size of the cluster.
 const LIST_PAGE: u32 = 200;
 
@@ -71,6 +75,18 @@ impl Overview {
         timeout(limit, complete).await.is_ok()
     }
 
+    /// Returns the namespaces of all resources, sorted.
+    pub(crate) fn namespaces(&self) -> Vec<String> {
+        let rows = self.0.rows.read();
+        let mut namespaces: Vec<String> = Vec::new();
+        for key in rows.keys() {
+            if namespaces.last() != Some(&key.namespace) {
+                namespaces.push(key.namespace.clone());
+            }
+        }
+        namespaces
+    }
+
     /// Returns a text that changes with each change of the resources in `namespaces`. Equal on all replicas that know the same resources.
     pub(crate) fn version(&self, namespaces: &BTreeSet<String>) -> String {
         let mut hasher = DefaultHasher::new();
@@ -95,7 +111,7 @@ impl Overview {
             None => Api::all(client),
         };
         let config = watcher::Config::default().page_size(LIST_PAGE);
-        let mut events = std::pin::pin!(watcher::watcher(api, config).default_backoff());
+        let mut events = std::pin::pin!(watcher::watcher(api, config).backoff(Backoff::default()));
         let mut listed = BTreeMap::new();
         while let Some(event) = events.next().await {
             match event {
@@ -132,6 +148,31 @@ impl Overview {
     fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<ObjectKey, Arc<Row>>) -> T) {
         change(&mut self.0.rows.write());
         self.0.version.send_modify(|version| *version += 1);
+    }
+}
+
+/// Pauses that double up to [`MAX_BACKOFF`].
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(MIN_BACKOFF)
+    }
+}
+
+impl Iterator for Backoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.0;
+        self.0 = (pause * 2).min(MAX_BACKOFF);
+        Some(pause)
+    }
+}
+
+impl kube::runtime::utils::Backoff for Backoff {
+    fn reset(&mut self) {
+        *self = Self::default();
     }
 }
 

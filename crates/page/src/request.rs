@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request, State as Shared};
-use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use maud::Markup;
@@ -16,11 +16,11 @@ use tokio::sync::SemaphorePermit;
 
 use crate::access::Viewer;
 use crate::error::PageError;
+use crate::guard;
 use crate::html::{self, Frame, Nav};
 use crate::page::Page;
 use crate::row::Row;
 use crate::sign_in::Session;
-use crate::{guard, live};
 
 /// Maximum time that a request for a list waits for the first list of the API server.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,18 +48,23 @@ pub(crate) async fn render_errors(
     next: Next,
 ) -> Response {
     let is_json = wants_json(request.headers());
+    let path = match request.method() {
+        &Method::GET => request.uri().path_and_query().map(ToString::to_string),
+        _ => None,
+    };
     let mut response = match page.0.hosts.check(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<Arc<PageError>>() {
-        response = error_response(&page, &error, is_json);
+        response = error_response(&page, &error, is_json, path.as_deref().unwrap_or("/"));
     }
     guard::add_headers(response.headers_mut());
     response
 }
 
-fn error_response(page: &Page, error: &PageError, is_json: bool) -> Response {
+/// `path`: path of the request, to which the user returns after the sign-in.
+fn error_response(page: &Page, error: &PageError, is_json: bool, path: &str) -> Response {
     let (status, text) = (error.status(), error.to_string());
     if is_json {
         let body = serde_json::json!({"error": text, "status": status.as_u16()});
@@ -73,7 +78,7 @@ fn error_response(page: &Page, error: &PageError, is_json: bool) -> Response {
     let title = status.canonical_reason().unwrap_or("Error");
     let is_signed_out = matches!(error, PageError::SignInRequired(_));
     let markup = if is_signed_out && page.0.sign_in.token().is_some() {
-        html::sign_in(Some(&text))
+        html::sign_in(Some(&text), path)
     } else {
         html::error(status.as_u16(), title, &text)
     };
@@ -129,7 +134,7 @@ impl AuthenticatedRequest {
             ));
         }
         let mut rows = overview.rows();
-        let visible = self.viewer().listable(live::namespaces(&rows)).await?;
+        let visible = self.viewer().listable(overview.namespaces()).await?;
         let visible: BTreeSet<String> = visible.into_iter().collect();
         rows.retain(|row| visible.contains(&row.namespace));
         Ok(VisibleRows {

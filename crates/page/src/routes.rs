@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Form, FromRequest, Path, Query, Request, State as Shared};
 use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
@@ -326,9 +326,15 @@ async fn run_page(
 /// Returns the panel for the log in `source`. `run`: path of the page of the run.
 fn log_panel(source: LogSource, run: &str) -> LogPanel {
     match source {
-        LogSource::Pod(_) | LogSource::NotStarted(_) => LogPanel::Live {
+        LogSource::Pod(_) => LogPanel::Live {
             stream: format!("{run}/live"),
             raw: format!("{run}/log"),
+            waiting: None,
+        },
+        LogSource::NotStarted(reason) => LogPanel::Live {
+            stream: format!("{run}/live"),
+            raw: format!("{run}/log"),
+            waiting: Some(reason),
         },
         LogSource::Stored(log) => LogPanel::Stored {
             head: log.head,
@@ -490,9 +496,7 @@ async fn act(
         .map_err(|reason| PageError::Forbidden(reason.to_owned()))?;
     let change = actions::patch(action, &form, viewer.user(), Timestamp::now())
         .map_err(|error| PageError::Invalid(error.to_owned()))?;
-    if action == Action::Approve {
-        check_plan(&objects::terraform(viewer, &key).await?, &form.plan)?;
-    }
+    check_target(action, &form, &objects::terraform(viewer, &key).await?)?;
     objects::change(writer, &key, &change).await?;
     tracing::info!(user = viewer.user(), resource = %key, action = action.path(), "action of a user");
     let location = format!("{}?done={}", path(&key), action.path());
@@ -505,14 +509,20 @@ fn is_pending(tf: &Terraform, id: &str) -> bool {
     plan.is_some_and(|plan| plan.pending_approval && plan.id.as_deref() == Some(id))
 }
 
-/// Fails unless the plan `id` waits for approval. The operator also ignores an approval of another plan.
-fn check_plan(tf: &Terraform, id: &str) -> Result<(), PageError> {
-    if is_pending(tf, id) {
-        return Ok(());
-    }
+/// Fails unless the plan or the run in the form is the current one. The operator also ignores an action on another one, but its annotation would stay.
+fn check_target(action: Action, form: &ActionForm, tf: &Terraform) -> Result<(), PageError> {
+    let key = ObjectKey::of(tf);
+    let outdated = match action {
+        Action::Approve | Action::Discard if !is_pending(tf, &form.plan) => {
+            format!("plan {} no longer waits for approval", form.plan)
+        }
+        Action::Cancel if view::active_run(tf) != form.run => {
+            format!("run {} is not active", form.run.unwrap_or_default())
+        }
+        _ => return Ok(()),
+    };
     Err(PageError::Conflict(format!(
-        "plan {id} no longer waits for approval: go back to {} and read the current plan",
-        ObjectKey::of(tf)
+        "{outdated}: go back to {key} and read its current state"
     )))
 }
 
@@ -544,7 +554,7 @@ fn no_page() -> PageError {
 
 async fn sign_in_form(Shared(page): Shared<Page>) -> Result<Response, PageError> {
     page.0.sign_in.token().ok_or_else(no_page)?;
-    Ok(Html(html::sign_in(None).into_string()).into_response())
+    Ok(Html(html::sign_in(None, "/").into_string()).into_response())
 }
 
 /// Signs in with the token in the form.
@@ -557,7 +567,18 @@ async fn sign_in(Shared(page): Shared<Page>, request: Request) -> Result<Respons
         .map_err(|_| {
             PageError::Invalid(format!("the form has more than {MAX_FORM_BYTES} bytes"))
         })?;
-    token.submit(&form).await
+    let mut response = token.submit(&form).await?;
+    let to = form_urlencoded::parse(&form).find(|(name, _)| name == "to");
+    if let Some(to) = to.and_then(|(_, to)| local_path(&to)) {
+        response.headers_mut().insert(LOCATION, to);
+    }
+    Ok(response)
+}
+
+/// Returns `to` if it is a path of this page, and not of another host.
+fn local_path(to: &str) -> Option<HeaderValue> {
+    let is_local = to.starts_with('/') && !to.starts_with("//") && !to.contains('\\');
+    HeaderValue::from_str(to).ok().filter(|_| is_local)
 }
 
 /// Removes the cookie of the session.
@@ -605,7 +626,26 @@ mod tests {
             }},
         }))
         .unwrap();
-        assert_eq!(check_plan(&tf, id).is_ok(), allowed);
+        let form = ActionForm {
+            plan: id.to_owned(),
+            run: Some(7),
+            ..ActionForm::default()
+        };
+        for action in [Action::Approve, Action::Discard] {
+            assert_eq!(check_target(action, &form, &tf).is_ok(), allowed);
+        }
+        assert!(check_target(Action::Cancel, &form, &tf).is_err());
+        assert!(check_target(Action::Suspend, &form, &tf).is_ok());
+    }
+
+    #[rstest]
+    #[case("/ns/team/tf/web?done=approve", true)]
+    #[case("//evil.test", false)]
+    #[case("/\\evil.test", false)]
+    #[case("https://evil.test", false)]
+    #[case("/a\nset-cookie: b", false)]
+    fn sign_in_leads_only_to_the_page_itself(#[case] to: &str, #[case] allowed: bool) {
+        assert_eq!(local_path(to).is_some(), allowed);
     }
 
     #[rstest]

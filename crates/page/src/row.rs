@@ -30,7 +30,7 @@ pub(crate) struct Row {
     pub(crate) reason: Option<String>,
     /// Beginning of `status.message`.
     pub(crate) message: String,
-    /// Time of the last change of condition `Ready`; without the condition, creation of the resource.
+    /// Time of the last change of condition `Ready`; in state `Drifted`, time of the drift; without the condition, creation of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
     /// Plan that waits for approval.
@@ -90,6 +90,11 @@ impl Row {
             .iter()
             .find(|condition| condition.type_ == Kind::Ready.as_str());
         let created = tf.metadata.creation_timestamp.as_ref();
+        let drift = status
+            .drift
+            .as_ref()
+            .filter(|_| status.state == State::Drifted);
+        let drifted = drift.map(|drift| &drift.since);
         let pending = status.plan.filter(|plan| plan.pending_approval);
         let dependencies: BTreeSet<ObjectKey> = named_references(tf)
             .into_iter()
@@ -102,8 +107,8 @@ impl Row {
             state: status.state,
             reason: ready.map(|ready| ready.reason.clone()),
             message: beginning(&status.message).to_owned(),
-            since: ready
-                .map(|ready| &ready.last_transition_time)
+            since: drifted
+                .or_else(|| ready.map(|ready| &ready.last_transition_time))
                 .or(created)
                 .map(|time| time.0),
             pending: pending.and_then(|plan| {

@@ -16,6 +16,9 @@ document.addEventListener("htmx:afterSettle", () => {
 // not visible are closed, and the page is loaded again when the user comes back.
 const streams = new Set();
 function openStream(url) {
+  for (const source of streams) {
+    if (source.readyState === EventSource.CLOSED) streams.delete(source);
+  }
   const source = new EventSource(url);
   streams.add(source);
   return source;

@@ -20,8 +20,8 @@ pub(crate) fn error(status: u16, title: &str, text: &str) -> Markup {
     plain_document(title, &content)
 }
 
-/// Renders the form to sign in with a token.
-pub(crate) fn sign_in(notice: Option<&str>) -> Markup {
+/// Renders the form to sign in with a token. `to`: path to which the user returns.
+pub(crate) fn sign_in(notice: Option<&str>, to: &str) -> Markup {
     let content = html! {
         section.card {
             h1 { "Sign in" }
@@ -29,6 +29,7 @@ pub(crate) fn sign_in(notice: Option<&str>) -> Markup {
                 p.notice role="alert" { (bdi(notice)) }
             }
             form.sign-in method="post" action="/sign-in" {
+                input type="hidden" name="to" value=(to);
                 label for="token" { "Kubernetes token" }
                 input #token type="password" name="token" required autocomplete="off"
                     spellcheck="false" aria-describedby="token-help";

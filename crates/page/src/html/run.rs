@@ -172,7 +172,10 @@ fn log(panel: &LogPanel, is_only_stream: bool) -> Markup {
         section aria-labelledby="log-title" {
             h2 #log-title { "Log" }
             @match panel {
-                LogPanel::Live { stream, raw } => { (live_log(stream, raw, is_only_stream)) }
+                LogPanel::Live { stream, raw, waiting } => {
+                    @if let Some(reason) = waiting { p.note { "The pod has not started: " (bdi(reason)) } }
+                    (live_log(stream, raw, is_only_stream))
+                }
                 LogPanel::Stored { head, omitted_bytes, tail } => {
                     pre #log.output tabindex="0" role="region" aria-label="Log output" {
                         (visible(head))
@@ -191,7 +194,10 @@ fn log(panel: &LogPanel, is_only_stream: bool) -> Markup {
 /// Renders a log that is streamed: page.js appends the lines as text.
 fn live_log(stream: &str, raw: &str, reloads: bool) -> Markup {
     html! {
-        p { a #raw-log href=(raw) { "Log as text" } " " span.note { "The page appends new lines." } }
+        p {
+            a #raw-log href=(raw) { "Log as text" }
+            @if reloads { " " span.note { "The page appends new lines." } }
+        }
         pre #log.output.live tabindex="0" role="region" aria-label="Log output" data-log-stream=(stream)
             data-reload-at-end[reloads] hx-preserve="true" {}
     }

@@ -99,7 +99,10 @@ fn snapshots_of_pages() {
             "error",
             html::error(404, "Not found", "Terraform team/x not found"),
         ),
-        ("sign_in", html::sign_in(Some("The token is not valid."))),
+        (
+            "sign_in",
+            html::sign_in(Some("The token is not valid."), "/drift"),
+        ),
     ];
     for (name, page) in pages {
         insta::assert_snapshot!(name, lines(&page));
@@ -137,7 +140,7 @@ fn hostile_text_is_escaped(#[case] page: Markup) {
 #[case(run_page())]
 #[case(live_run_page())]
 #[case(graph_page())]
-#[case(html::sign_in(None))]
+#[case(html::sign_in(None, "/"))]
 fn pages_comply_with_content_security_policy(#[case] page: Markup) {
     for forbidden in [
         " style=",

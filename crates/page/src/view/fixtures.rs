@@ -308,6 +308,7 @@ pub(crate) fn stored_log(record: &TerraformRun) -> LogPanel {
 /// Returns a log that is streamed.
 pub(crate) fn live_log() -> LogPanel {
     LogPanel::Live {
+        waiting: None,
         stream: "/ns/team/tf/web/runs/7/log/stream".to_owned(),
         raw: "/ns/team/tf/web/runs/7/log".to_owned(),
     }

@@ -215,7 +215,7 @@ pub(crate) fn resource(input: ResourceInput<'_>) -> ResourceView {
         state: status.state,
         reason: ready.map(|ready| ready.reason.clone()),
         message: status.message.clone(),
-        since: ready.map(|ready| Moment::new(ready.last_transition_time.0, now)),
+        since: Row::of(tf).since.map(|since| Moment::new(since, now)),
         next_attempt: next_attempt.map(|time| Moment::new(time.0, now)),
         failures: retry.map_or(0, |retry| retry.failures),
         queue_position: status.queue.as_ref().map(|queue| queue.position),

@@ -19,6 +19,9 @@ pub(crate) enum LogPanel {
         stream: String,
         /// URL of the log as text.
         raw: String,
+        /// Reason why the pod has not started. `None`: it has started.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waiting: Option<String>,
     },
     /// The log in the record of the run.
     #[serde(rename_all = "camelCase")]

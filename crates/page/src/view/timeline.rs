@@ -196,7 +196,10 @@ impl Facts<'_> {
         }
         match &self.status.plan {
             Some(plan) => step(StepState::Done).with_message(plan.summary.as_str()),
-            None if self.status.last_applied.is_some() || self.is_true(Kind::Ready) => {
+            None if self.status.last_applied.is_some()
+                || self.is_true(Kind::Ready)
+                || self.status.state == State::Applying =>
+            {
                 step(StepState::Done)
             }
             None => step(StepState::Waiting),
