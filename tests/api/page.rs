@@ -378,3 +378,28 @@ async fn log_continues_after_the_last_event() {
         assert!(!events.contains("missing"), "{events}");
     }
 }
+
+#[tokio::test]
+async fn page_of_a_deleted_resource_links_its_runs() {
+    let approver = Approver::new().await;
+    let visitor = approver.ui.visitor().await;
+    approver
+        .space
+        .server
+        .kubectl(&["delete", "tf", "network", "-n", &approver.space.namespace])
+        .unwrap();
+    let path = approver.path("");
+    let run = approver.path("/runs/1");
+    let page = until("the deleted resource", async || {
+        let (status, page) = visitor.read(&path).await;
+        let is_deleted = status == StatusCode::OK && page.contains("Runs before the deletion");
+        is_deleted.then(|| page.clone()).ok_or(page)
+    })
+    .await;
+    assert!(page.contains(&run), "{page}");
+    let (status, page) = visitor.read(&run).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.contains("aws_subnet.private[0]"), "{page}");
+    let missing = approver.path("").replace("network", "missing");
+    assert_eq!(visitor.read(&missing).await.0, StatusCode::NOT_FOUND);
+}

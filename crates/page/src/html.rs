@@ -2,6 +2,7 @@
 
 mod buttons;
 mod changes;
+mod deleted;
 mod frame;
 mod graph;
 mod list;
@@ -10,10 +11,12 @@ mod parts;
 mod queue;
 mod resource;
 mod run;
+mod runs_table;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use deleted::deleted;
 pub(crate) use frame::{Frame, Nav};
 pub(crate) use graph::graph;
 pub(crate) use list::list;

@@ -192,7 +192,10 @@ async fn resource_page(
     let key = path_parts.key()?;
     let _permit = request.large_read().await;
     let viewer = request.viewer();
-    let tf = objects::terraform(viewer, &key).await?;
+    let tf = match objects::terraform(viewer, &key).await {
+        Err(error @ PageError::NotFound(_)) => return deleted(&request, key, error).await,
+        other => other?,
+    };
     let uid = tf.uid().unwrap_or_default();
     let (runs, runs_error) = match objects::runs(viewer, &key, Some(&uid)).await {
         Ok(runs) => (runs, None),
@@ -221,6 +224,23 @@ async fn resource_page(
         ..request.frame(&title, Nav::Other, Some(stream))
     };
     Ok(request.respond(&frame, &view, html::resource))
+}
+
+/// Responds with the runs of the deleted resource `key`, or with `not_found` if there are none.
+async fn deleted(
+    request: &AuthenticatedRequest,
+    key: ObjectKey,
+    not_found: PageError,
+) -> Result<Response, PageError> {
+    let runs = objects::runs(request.viewer(), &key, None).await;
+    let runs = runs.unwrap_or_default();
+    if runs.is_empty() {
+        return Err(not_found);
+    }
+    let title = key.to_string();
+    let view = view::deleted(key, &runs, Timestamp::now());
+    let frame = request.frame(&title, Nav::Other, None);
+    Ok(request.respond(&frame, &view, html::deleted))
 }
 
 type Dependencies = Vec<(ObjectKey, Option<Arc<Row>>)>;

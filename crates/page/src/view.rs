@@ -2,6 +2,7 @@
 
 mod buttons;
 mod changes;
+mod deleted;
 mod graph;
 mod layout;
 mod list;
@@ -23,6 +24,7 @@ mod tests;
 
 pub(crate) use buttons::Button;
 pub(crate) use changes::{ChangesView, ResourceChangeView};
+pub(crate) use deleted::{DeletedView, deleted};
 pub(crate) use graph::{GraphNode, GraphView, graph};
 pub(crate) use list::{ListView, ListedRow, list};
 pub(crate) use moment::{Moment, milliseconds, seconds};

@@ -92,3 +92,19 @@ function follow(log, url, last) {
 }
 
 document.addEventListener("DOMContentLoaded", followLogs);
+
+// Keeps relative times current, in the words of the server.
+function amount(seconds) {
+  if (seconds < 60) return seconds + " s";
+  if (seconds < 3600) return Math.floor(seconds / 60) + " min";
+  if (seconds < 172800) return Math.floor(seconds / 3600) + " h";
+  return Math.floor(seconds / 86400) + " d";
+}
+setInterval(() => {
+  if (document.hidden) return;
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    const seconds = Math.round((Date.now() - Date.parse(time.dateTime)) / 1000);
+    const text = amount(Math.abs(seconds));
+    time.textContent = Math.abs(seconds) < 5 ? "now" : seconds > 0 ? text + " ago" : "in " + text;
+  }
+}, 5000);

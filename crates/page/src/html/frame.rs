@@ -84,14 +84,17 @@ pub(crate) fn document(frame: &Frame<'_>, live: Live, content: &Markup) -> Marku
     }
 }
 
-/// Returns a document without navigation, for users who are not signed in.
-pub(crate) fn plain_document(title: &str, content: &Markup) -> Markup {
+/// Returns a document without a user. `nav`: navigation, for users who may be signed in.
+pub(crate) fn plain_document(title: &str, nav: Option<Nav>, content: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
             (head(title))
             body {
-                header.top { a.brand href="/" { "Alustan" } }
+                header.top {
+                    a.brand href="/" { "Alustan" }
+                    @if let Some(nav) = nav { (navigation(nav)) }
+                }
                 main #main.narrow { (content) }
             }
         }

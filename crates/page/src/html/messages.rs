@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::html::frame::plain_document;
+use crate::html::frame::{Nav, plain_document};
 use crate::html::parts::bdi;
 
 /// Renders an error. An update of an open page replaces its main region or its element `results`: both contain the error.
@@ -17,7 +17,7 @@ pub(crate) fn error(status: u16, title: &str, text: &str) -> Markup {
             }
         }
     };
-    plain_document(title, &content)
+    plain_document(title, Some(Nav::Other), &content)
 }
 
 /// Renders the form to sign in with a token. `to`: path to which the user returns.
@@ -42,5 +42,5 @@ pub(crate) fn sign_in(notice: Option<&str>, to: &str) -> Markup {
             }
         }
     };
-    plain_document("Sign in", &content)
+    plain_document("Sign in", None, &content)
 }

@@ -6,13 +6,12 @@ use maud::{Markup, html};
 use crate::html::buttons::button;
 use crate::html::changes::changes;
 use crate::html::frame::{Frame, Live, document};
-use crate::html::parts::{
-    bdi, code, counts, destroys, resource_link, result, state, time_with_title,
-};
+use crate::html::parts::{bdi, code, counts, destroys, resource_link, state, time_with_title};
+use crate::html::runs_table::runs_table;
 use crate::view::text::visible;
 use crate::view::{
-    DriftView, NeighbourView, OutputView, OutputsView, PendingView, ResourceView, RunRow,
-    TimelineStep, path, seconds,
+    DriftView, NeighbourView, OutputView, OutputsView, PendingView, ResourceView, TimelineStep,
+    path,
 };
 
 /// Renders the page of a resource.
@@ -240,48 +239,8 @@ fn runs(view: &ResourceView) -> Markup {
             @if view.runs.is_empty() {
                 p.empty { "No run has finished." }
             } @else {
-                table.runs {
-                    caption.hidden { "Runs, newest first" }
-                    thead {
-                        tr {
-                            th scope="col" { "Run" }
-                            th scope="col" { "Result" }
-                            th.c-why scope="col" { "Cause" }
-                            th scope="col" { "Changes" }
-                            th.c-rev scope="col" { "Duration" }
-                            th scope="col" { "Finished" }
-                        }
-                    }
-                    tbody { @for row in &view.runs { (run(view, row)) } }
-                }
+                (runs_table(&view.namespace, &view.name, &view.runs))
             }
-        }
-    }
-}
-
-fn run(view: &ResourceView, row: &RunRow) -> Markup {
-    html! {
-        tr {
-            th scope="row" {
-                a id={ "run-" (row.number) } href=(path::run(&view.namespace, &view.name, row.number)) {
-                    @if row.count > 1 { (row.first_number) "–" }
-                    (row.number)
-                }
-                " " span.tag { (row.kind) }
-                @if row.count > 1 { " " span.note { (row.count) " runs" } }
-            }
-            td {
-                @if let Some(of) = &row.result { (result(of)) }
-                @if let Some(reason) = &row.reason { " " span.reason { (visible(reason)) } }
-            }
-            td {
-                (bdi(&row.trigger))
-                @if let Some(commit) = &row.commit { br; span.note { (bdi(commit)) } }
-                @if let Some(user) = &row.approved_by { br; span.note { "approved by " (bdi(user)) } }
-            }
-            td { @if let Some(summary) = &row.summary { span.sum { (visible(summary)) } } }
-            td { @if let Some(duration) = row.seconds { (seconds(duration)) } }
-            td { @if let Some(finished) = &row.finished { (time_with_title(finished)) } }
         }
     }
 }
