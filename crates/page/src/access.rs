@@ -1,6 +1,6 @@
 //! Permissions of a user: each decision is that of a `SubjectAccessReview` and is reused for [`MAX_AGE`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -197,7 +197,10 @@ impl Viewer {
     }
 
     /// Returns those of `namespaces` in which the user may list `terraforms`.
-    pub(crate) async fn listable(&self, namespaces: Vec<String>) -> Result<Vec<String>, PageError> {
+    pub(crate) async fn listable(
+        &self,
+        namespaces: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, PageError> {
         if self
             .may(&AccessReview::terraforms("list", None, None))
             .await?

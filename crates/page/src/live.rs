@@ -131,19 +131,18 @@ pub(crate) fn changes(
 async fn visible(
     viewer: &Viewer,
     scope: &Scope,
-    known: &[String],
+    known: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Closed> {
     let namespaces = match scope {
-        Scope::All => known.to_vec(),
-        Scope::Namespace(namespace) => vec![namespace.clone()],
+        Scope::All => known.clone(),
+        Scope::Namespace(namespace) => [namespace.clone()].into(),
         Scope::Resource(key) => {
             let wanted = AccessReview::terraforms("get", Some(&key.namespace), Some(&key.name));
             viewer.require(&wanted).await.map_err(|_| Closed)?;
             return Ok([key.namespace.clone()].into());
         }
     };
-    let visible = viewer.listable(namespaces).await.map_err(|_| Closed)?;
-    Ok(visible.into_iter().collect())
+    viewer.listable(namespaces).await.map_err(|_| Closed)
 }
 
 /// Returns the version of the resources in `scope`. That of one resource is its `resourceVersion`.

@@ -75,27 +75,26 @@ impl Overview {
         timeout(limit, complete).await.is_ok()
     }
 
-    /// Returns the namespaces of all resources, sorted.
-    pub(crate) fn namespaces(&self) -> Vec<String> {
+    /// Returns the namespaces of all resources.
+    pub(crate) fn namespaces(&self) -> BTreeSet<String> {
         let rows = self.0.rows.read();
-        let mut namespaces: Vec<String> = Vec::new();
+        let mut namespaces = BTreeSet::new();
         for key in rows.keys() {
+            // Rows are sorted by namespace: a look at the last one saves a copy for each resource.
             if namespaces.last() != Some(&key.namespace) {
-                namespaces.push(key.namespace.clone());
+                namespaces.insert(key.namespace.clone());
             }
         }
         namespaces
     }
 
-    /// Returns a text that changes with each change of the resources in `namespaces`. Equal on all replicas that know the same resources.
+    /// Returns the version of the resources in `namespaces`.
     pub(crate) fn version(&self, namespaces: &BTreeSet<String>) -> String {
-        let mut hasher = DefaultHasher::new();
-        for row in self.0.rows.read().values() {
-            if namespaces.contains(&row.namespace) {
-                (&row.namespace, &row.name, &row.resource_version).hash(&mut hasher);
-            }
-        }
-        format!("{:x}", hasher.finish())
+        let rows = self.0.rows.read();
+        let visible = rows
+            .values()
+            .filter(|row| namespaces.contains(&row.namespace));
+        version(visible)
     }
 
     /// Returns a receiver of changes.
@@ -149,6 +148,15 @@ impl Overview {
         change(&mut self.0.rows.write());
         self.0.version.send_modify(|version| *version += 1);
     }
+}
+
+/// Returns a text that changes with each change of the resources in `rows`. Equal on all replicas that know the same resources.
+pub(crate) fn version<'a>(rows: impl Iterator<Item = &'a Arc<Row>>) -> String {
+    let mut hasher = DefaultHasher::new();
+    for row in rows {
+        (&row.namespace, &row.name, &row.resource_version).hash(&mut hasher);
+    }
+    format!("{:x}", hasher.finish())
 }
 
 /// Pauses that double up to [`MAX_BACKOFF`].

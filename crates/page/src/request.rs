@@ -1,6 +1,5 @@
 //! Authenticated requests, and their responses.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::access::Viewer;
 use crate::error::PageError;
 use crate::guard;
 use crate::html::{self, Frame, Nav};
+use crate::overview::version;
 use crate::page::Page;
 use crate::row::Row;
 use crate::sign_in::Session;
@@ -135,10 +135,10 @@ impl AuthenticatedRequest {
         }
         let mut rows = overview.rows();
         let visible = self.viewer().listable(overview.namespaces()).await?;
-        let visible: BTreeSet<String> = visible.into_iter().collect();
         rows.retain(|row| visible.contains(&row.namespace));
+        // The version of these rows, not of later ones: the stream announces what changed since.
         Ok(VisibleRows {
-            stream: format!("/live?seen={}", overview.version(&visible)),
+            stream: format!("/live?seen={}", version(rows.iter())),
             rows,
         })
     }

@@ -151,19 +151,17 @@ async fn graph(
 ) -> Result<Response, PageError> {
     check_name(&namespace)?;
     let _permit = request.large_read().await;
+    let overview = &request.page.0.overview;
+    // Before the list: the stream announces a change during the list.
+    let seen = overview.version(&[namespace.clone()].into());
     let (resources, is_truncated) = objects::terraforms(request.viewer(), &namespace).await?;
-    let seen = request.page.0.overview.version(&[namespace.clone()].into());
     let external: BTreeSet<ObjectKey> = resources
         .iter()
         .flat_map(|tf| Row::of(tf).dependencies)
         .filter(|key| key.namespace != namespace)
         .collect();
-    let namespaces: BTreeSet<String> = external.iter().map(|key| key.namespace.clone()).collect();
-    let visible = request
-        .viewer()
-        .listable(namespaces.into_iter().collect())
-        .await?;
-    let overview = &request.page.0.overview;
+    let namespaces = external.iter().map(|key| key.namespace.clone()).collect();
+    let visible = request.viewer().listable(namespaces).await?;
     let external = external
         .into_iter()
         .filter(|key| visible.contains(&key.namespace))
@@ -253,15 +251,12 @@ async fn neighbours(
     let overview = &request.page.0.overview;
     let dependents = overview.dependents(&ObjectKey::of(tf));
     let dependencies = Row::of(tf).dependencies;
-    let namespaces: BTreeSet<String> = dependents
+    let namespaces = dependents
         .iter()
         .map(|row| row.namespace.clone())
         .chain(dependencies.iter().map(|key| key.namespace.clone()))
         .collect();
-    let visible = request
-        .viewer()
-        .listable(namespaces.into_iter().collect())
-        .await?;
+    let visible = request.viewer().listable(namespaces).await?;
     let dependencies = dependencies
         .into_iter()
         .map(|key| {
