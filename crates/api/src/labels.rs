@@ -47,6 +47,10 @@ pub const WRITTEN_AT: &str = "alustan.io/written-at";
 /// Annotation of a `TerraformRun`: its size in bytes. 0 if its texts were removed because of `--run-history-bytes`.
 pub const BYTES: &str = "alustan.io/bytes";
 
+/// Label of pods with the name of their Job
+/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
+pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
 /// Labels in the configuration of runner images. The operator reads them from the registry, to find the namespace and the context that an image was
 /// built for.
 pub mod image {

@@ -107,6 +107,17 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     format!("{kept}-{digest:08x}{end}")
 }
 
+/// Returns the names that the Job of run `number` has, one for each kind of run.
+pub fn run_jobs(name: &str, number: i64) -> [String; 4] {
+    [
+        RunKind::Plan,
+        RunKind::Apply,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ]
+    .map(|kind| run_job(name, kind, number))
+}
+
 /// Whether the operator may have created the Secret `name` for a resource. CEL rules of the CRD refuse the same names.
 pub fn is_reserved_secret(name: &str) -> bool {
     let suffixes = ["-run", "-report", "-pin", "-plan", "-state", "-registry"];

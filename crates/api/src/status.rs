@@ -131,6 +131,14 @@ pub struct TerraformStatus {
     pub runs: Vec<RunStatus>,
 }
 
+impl TerraformStatus {
+    /// Returns the plan that waits for approval, and its id.
+    pub fn pending_plan(&self) -> Option<(&PlanStatus, &str)> {
+        let plan = self.plan.as_ref().filter(|plan| plan.pending_approval)?;
+        Some((plan, plan.id.as_deref()?))
+    }
+}
+
 /// Revision and context in use.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -175,6 +175,21 @@ pub struct RunLog {
     pub omitted_bytes: i64,
 }
 
+impl RunLog {
+    /// Returns beginning and end of the log, with a line in place of the part that is not stored.
+    pub fn text(&self) -> String {
+        let Self {
+            head,
+            tail,
+            omitted_bytes,
+        } = self;
+        match omitted_bytes {
+            0 => format!("{head}{tail}"),
+            bytes => format!("{head}\n[{bytes} bytes are not stored]\n{tail}"),
+        }
+    }
+}
+
 impl TerraformRun {
     /// Whether this is the record of run `number`. One record describes consecutive retries with the same failure, or drift checks with the
     /// same differences. Between two such drift checks there may be others without a record.

@@ -1,7 +1,7 @@
 //! The plan of a resource that waits for approval, as reported in its status.
 
 use alustan_api::ObjectKey;
-use alustan_api::Terraform;
+use alustan_api::{Terraform, TerraformStatus};
 
 use crate::cluster::Cluster;
 use crate::condition::situation;
@@ -22,13 +22,12 @@ pub(crate) struct Pending {
 /// # Errors
 /// If no plan waits for approval. The error contains state, reason and message of the resource.
 pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
-    let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
-    plan.filter(|plan| plan.pending_approval)
-        .and_then(|plan| {
-            Some(Pending {
-                id: plan.id.clone()?,
-                summary: plan.summary.clone(),
-            })
+    let status = tf.status.as_ref();
+    status
+        .and_then(TerraformStatus::pending_plan)
+        .map(|(plan, id)| Pending {
+            id: id.to_owned(),
+            summary: plan.summary.clone(),
         })
         .ok_or_else(|| {
             Error::Refused(format!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use allocation_counter::{AllocationInfo, measure};
-use alustan_api::labels::{self, Component};
+use alustan_api::labels::{self, Component, JOB_NAME};
 use alustan_api::{TerraformStatus, names};
 use alustan_core::observed::SourceSeen;
 use k8s_openapi::ByteString;
@@ -19,7 +19,6 @@ use crate::indexed_store::{Indexed, IndexedStore, IndexedWriter, indexed_store};
 use crate::memory::Memory;
 use crate::resource::{Guarded, ref_of};
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod};
-use crate::watch::keys::JOB_NAME;
 use crate::watch::{PAGE_SIZE, trim};
 
 /// Number of resources whose objects are measured.

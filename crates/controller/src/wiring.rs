@@ -43,12 +43,13 @@ use crate::resource::Ref;
 use crate::run_retention::sweep_runs;
 use crate::shutdown::{SHUTDOWN_TIMEOUT, shutdown_signal};
 use crate::signing::Signer;
-use crate::watch::keys::{JOB_NAME, ResourceKey};
+use crate::watch::keys::ResourceKey;
 use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref};
 use crate::watch::trim;
 use crate::watch::used_objects::UsedKind;
 use crate::watch::{Events, ResourceName, ResourceNames, Watches};
 use crate::write_through_cache::WriteThroughCache;
+use alustan_api::labels::JOB_NAME;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use alustan_api::labels::{COMPONENT, Component, NAME, UID};
+use alustan_api::labels::{COMPONENT, Component, JOB_NAME, NAME, UID};
 use alustan_api::names::{self, plan_key};
-use alustan_api::run::{Outputs, RunKind};
+use alustan_api::run::Outputs;
 use alustan_api::{ObjectKey, Terraform, TerraformRun, run_name};
 use alustan_core::objects::outputs;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -28,10 +28,6 @@ const MAX_RESOURCES: u32 = 2000;
 
 /// Maximum length of the text of a plan from its Secret, in bytes.
 const MAX_PLAN_TEXT_BYTES: usize = 1 << 20;
-
-/// Label with the name of a pod's Job
-/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
-const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Reads the resource `key`.
 pub(crate) async fn terraform(viewer: &Viewer, key: &ObjectKey) -> Result<Terraform, PageError> {
@@ -112,18 +108,8 @@ pub(crate) async fn run(
 
 /// Reads the text of the pending plan `id` of `key` from its Secret. `None` if the Secret contains another plan, or the user may not read it.
 pub(crate) async fn plan_text(viewer: &Viewer, key: &ObjectKey, id: &str) -> Option<String> {
-    let name = names::plan(&key.name);
-    let wanted = AccessReview::secret(&key.namespace, &name);
-    if !viewer.is_own() || !viewer.may(&wanted).await.ok()? {
-        return None;
-    }
-    let api: Api<Secret> = Api::namespaced(viewer.reader().clone(), &key.namespace);
-    let secret = call(
-        &format!("read Secret {}/{name}", key.namespace),
-        api.get_opt(&name),
-    )
-    .await;
-    let data = secret.ok()??.data?;
+    let secret = secret(viewer, &key.namespace, &names::plan(&key.name)).await?;
+    let data = secret.data?;
     let is_same_plan = data
         .get(plan_key::ID)
         .is_some_and(|stored| stored.0 == id.as_bytes());
@@ -135,15 +121,19 @@ pub(crate) async fn plan_text(viewer: &Viewer, key: &ObjectKey, id: &str) -> Opt
 /// Reads the outputs of `tf` from their Secret. `None` if the Secret does not exist, or the user may not read it.
 pub(crate) async fn outputs(viewer: &Viewer, key: &ObjectKey, tf: &Terraform) -> Option<Outputs> {
     let status = tf.status.as_ref()?.outputs.as_ref()?;
-    let name = &status.secret_name;
-    let wanted = AccessReview::secret(&key.namespace, name);
+    let secret = secret(viewer, &key.namespace, &status.secret_name).await?;
+    Some(outputs::read(&secret))
+}
+
+/// Reads a Secret as the user. `None` if it does not exist, or the user may not read it.
+async fn secret(viewer: &Viewer, namespace: &str, name: &str) -> Option<Secret> {
+    let wanted = AccessReview::secret(namespace, name);
     if !viewer.is_own() || !viewer.may(&wanted).await.ok()? {
         return None;
     }
-    let api: Api<Secret> = Api::namespaced(viewer.reader().clone(), &key.namespace);
-    let action = format!("read Secret {}/{name}", key.namespace);
-    let secret = call(&action, api.get_opt(name)).await.ok()??;
-    Some(outputs::read(&secret))
+    let api: Api<Secret> = Api::namespaced(viewer.reader().clone(), namespace);
+    let action = format!("read Secret {namespace}/{name}");
+    call(&action, api.get_opt(name)).await.ok()?
 }
 
 /// Returns the pod of run `number` of `key`, and the client that reads its log. `None` if the pod does not exist.
@@ -166,15 +156,7 @@ pub(crate) async fn pod(
         .require(&AccessReview::pod_logs(&key.namespace))
         .await?;
     let api: Api<Pod> = Api::namespaced(viewer.reader().clone(), &key.namespace);
-    let kinds = [
-        RunKind::Plan,
-        RunKind::Apply,
-        RunKind::Drift,
-        RunKind::Destroy,
-    ];
-    let jobs = kinds
-        .map(|kind| names::run_job(&key.name, kind, number))
-        .join(",");
+    let jobs = names::run_jobs(&key.name, number).join(",");
     let parameters = ListParams::default().labels(&format!("{JOB_NAME} in ({jobs})"));
     let pods = call(
         &format!("list the pods of run {number} of {key}"),

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use alustan_api::{ObjectKey, Terraform};
+use alustan_api::{ObjectKey, Terraform, TerraformRun, TerraformStatus};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Form, FromRequest, Path, Query, Request, State as Shared};
 use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
@@ -18,6 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Deserialize;
 
+use crate::access::Viewer;
 use crate::actions::{self, Action, ActionForm};
 use crate::error::PageError;
 use crate::html::{self, Frame, Nav};
@@ -25,7 +27,7 @@ use crate::live::{self, Scope};
 use crate::log::{self, LogSource, Position};
 use crate::page::Page;
 use crate::request::{AuthenticatedRequest, VisibleRows, render_errors};
-use crate::row::Row;
+use crate::row::{Row, dependencies};
 use crate::sign_in::{MAX_FORM_BYTES, SignIn};
 use crate::view::{self, ListQuery, LogPanel, ResourceInput, RunInput};
 use crate::{assets, guard, objects};
@@ -157,7 +159,7 @@ async fn graph(
     let (resources, is_truncated) = objects::terraforms(request.viewer(), &namespace).await?;
     let external: BTreeSet<ObjectKey> = resources
         .iter()
-        .flat_map(|tf| Row::of(tf).dependencies)
+        .flat_map(dependencies)
         .filter(|key| key.namespace != namespace)
         .collect();
     let namespaces = external.iter().map(|key| key.namespace.clone()).collect();
@@ -250,7 +252,7 @@ async fn neighbours(
 ) -> Result<(Dependencies, Vec<Arc<Row>>), PageError> {
     let overview = &request.page.0.overview;
     let dependents = overview.dependents(&ObjectKey::of(tf));
-    let dependencies = Row::of(tf).dependencies;
+    let dependencies = dependencies(tf);
     let namespaces = dependents
         .iter()
         .map(|row| row.namespace.clone())
@@ -273,6 +275,33 @@ async fn neighbours(
     Ok((dependencies, dependents))
 }
 
+/// Objects of a run that the user may read.
+struct RunObjects {
+    /// The resource. `None`: it was deleted; records remain.
+    tf: Option<Terraform>,
+    /// Record of the run.
+    run: Option<TerraformRun>,
+    /// Error if the user may not read records. The log of the pod does not require this permission.
+    refused: Option<PageError>,
+}
+
+impl RunObjects {
+    async fn read(viewer: &Viewer, key: &ObjectKey, number: i64) -> Result<Self, PageError> {
+        let tf = match objects::terraform(viewer, key).await {
+            Ok(tf) => Some(tf),
+            Err(PageError::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let uid = tf.as_ref().and_then(Terraform::uid);
+        let (run, refused) = match objects::run(viewer, key, uid.as_deref(), number).await {
+            Ok(run) => (run, None),
+            Err(error @ PageError::Forbidden(_)) if tf.is_some() => (None, Some(error)),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { tf, run, refused })
+    }
+}
+
 async fn run_page(
     request: AuthenticatedRequest,
     Path(path_parts): Path<RunPath>,
@@ -280,24 +309,12 @@ async fn run_page(
     let (key, number) = path_parts.key()?;
     let _permit = request.large_read().await;
     let viewer = request.viewer();
-    // Records remain after their resource was deleted.
-    let tf = match objects::terraform(viewer, &key).await {
-        Ok(tf) => Some(tf),
-        Err(PageError::NotFound(_)) => None,
-        Err(error) => return Err(error),
-    };
-    let uid = tf.as_ref().and_then(Terraform::uid);
-    // The log of the pod does not require permission to read records.
-    let (run, refused) = match objects::run(viewer, &key, uid.as_deref(), number).await {
-        Ok(run) => (run, None),
-        Err(error @ PageError::Forbidden(_)) if tf.is_some() => (None, Some(error)),
-        Err(error) => return Err(error),
-    };
+    let RunObjects { tf, run, refused } = RunObjects::read(viewer, &key, number).await?;
     let status = tf.as_ref().and_then(|tf| tf.status.as_ref());
     let entry = status.and_then(|status| status.runs.iter().find(|run| run.number == number));
-    let is_active =
-        run.is_none() && entry.is_none() && tf.as_ref().and_then(view::active_run) == Some(number);
-    if run.is_none() && entry.is_none() && !is_active {
+    let is_recorded = run.is_some() || entry.is_some();
+    let is_active = !is_recorded && tf.as_ref().and_then(view::active_run) == Some(number);
+    if !is_recorded && !is_active {
         return Err(refused.unwrap_or_else(|| {
             PageError::NotFound(format!(
                 "run {number} of {key} has no record, and is not active"
@@ -340,17 +357,14 @@ async fn run_page(
 
 /// Returns the panel for the log in `source`. `run`: path of the page of the run.
 fn log_panel(source: LogSource, run: &str) -> LogPanel {
+    let live = |waiting| LogPanel::Live {
+        stream: format!("{run}/live"),
+        raw: format!("{run}/log"),
+        waiting,
+    };
     match source {
-        LogSource::Pod(_) => LogPanel::Live {
-            stream: format!("{run}/live"),
-            raw: format!("{run}/log"),
-            waiting: None,
-        },
-        LogSource::NotStarted(reason) => LogPanel::Live {
-            stream: format!("{run}/live"),
-            raw: format!("{run}/log"),
-            waiting: Some(reason),
-        },
+        LogSource::Pod(_) => live(None),
+        LogSource::NotStarted(reason) => live(Some(reason)),
         LogSource::Stored(log) => LogPanel::Stored {
             head: log.head,
             omitted_bytes: log.omitted_bytes,
@@ -368,11 +382,7 @@ async fn raw_log(
     const TEXT: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
     let (key, number) = path.key()?;
     let viewer = request.viewer();
-    let run = match objects::terraform(viewer, &key).await {
-        Ok(tf) => objects::run(viewer, &key, tf.uid().as_deref(), number).await?,
-        Err(PageError::NotFound(_)) => objects::run(viewer, &key, None, number).await?,
-        Err(error) => return Err(error),
-    };
+    let RunObjects { run, .. } = RunObjects::read(viewer, &key, number).await?;
     match log::find(viewer, &key, number, run.as_ref()).await? {
         LogSource::Pod(pod) => {
             let slot = request.page.0.limits.open_stream(viewer.user())?;
@@ -385,13 +395,7 @@ async fn raw_log(
             });
             Ok((TEXT, Body::from_stream(parts)).into_response())
         }
-        LogSource::Stored(log) => {
-            let gap = match log.omitted_bytes {
-                0 => String::new(),
-                bytes => format!("\n[{bytes} bytes are not stored]\n"),
-            };
-            Ok((TEXT, format!("{}{gap}{}", log.head, log.tail)).into_response())
-        }
+        LogSource::Stored(log) => Ok((TEXT, log.text()).into_response()),
         LogSource::NotStarted(reason) => Err(PageError::NotFound(format!(
             "the pod of run {number} of {key} has not started: {reason}"
         ))),
@@ -499,12 +503,7 @@ async fn act(
     let key = ResourcePath { namespace, name }.key()?;
     let action =
         Action::of_path(&action).ok_or_else(|| PageError::NotFound("no such action".to_owned()))?;
-    let (head, body) = request.into_parts();
-    guard::check_origin(&head)?;
-    let Form(form) = Form::<ActionForm>::from_request(Request::from_parts(head, body), &())
-        .await
-        .map_err(|_| invalid_form())?;
-    guard::check_csrf_token(&authenticated.session.id, &form.csrf)?;
+    let (_, form) = checked_form(&authenticated, request).await?;
     let viewer = authenticated.viewer();
     let writer = viewer
         .writer()
@@ -520,8 +519,8 @@ async fn act(
 
 /// Whether the plan `id` of `tf` waits for approval.
 fn is_pending(tf: &Terraform, id: &str) -> bool {
-    let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
-    plan.is_some_and(|plan| plan.pending_approval && plan.id.as_deref() == Some(id))
+    let pending = tf.status.as_ref().and_then(TerraformStatus::pending_plan);
+    pending.is_some_and(|(_, pending)| pending == id)
 }
 
 /// Fails unless the plan or the run in the form is the current one. The operator also ignores an action on another one, but its annotation would stay.
@@ -601,17 +600,24 @@ async fn sign_out(
     authenticated: AuthenticatedRequest,
     request: Request,
 ) -> Result<Response, PageError> {
-    let (head, body) = request.into_parts();
-    guard::check_origin(&head)?;
     let token = authenticated.page.0.sign_in.token().ok_or_else(no_page)?;
-    let form = Form::<ActionForm>::from_request(Request::from_parts(head.clone(), body), &()).await;
-    let Form(form) = form.map_err(|_| invalid_form())?;
-    guard::check_csrf_token(&authenticated.session.id, &form.csrf)?;
+    let (head, _) = checked_form(&authenticated, request).await?;
     token.sign_out_of(&head)
 }
 
-fn invalid_form() -> PageError {
-    PageError::Invalid("the form is invalid: reload the page".to_owned())
+/// Returns head and form of a request that changes something. Refuses requests of other sites and sessions.
+async fn checked_form(
+    authenticated: &AuthenticatedRequest,
+    request: Request,
+) -> Result<(Parts, ActionForm), PageError> {
+    let (head, body) = request.into_parts();
+    guard::check_origin(&head)?;
+    let request = Request::from_parts(head.clone(), body);
+    let Form(form) = Form::<ActionForm>::from_request(request, &())
+        .await
+        .map_err(|_| PageError::Invalid("the form is invalid: reload the page".to_owned()))?;
+    guard::check_csrf_token(&authenticated.session.id, &form.csrf)?;
+    Ok((head, form))
 }
 
 async fn asset(Path(file): Path<String>) -> Result<Response, PageError> {

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use alustan_api::conditions::Kind;
-use alustan_api::{ObjectKey, State, Terraform};
+use alustan_api::{ObjectKey, State, Terraform, TerraformStatus};
 use alustan_core::dependency_graph::named_references;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -84,50 +85,36 @@ impl Row {
     /// Returns the summary of `tf`.
     pub(crate) fn of(tf: &Terraform) -> Self {
         let ObjectKey { namespace, name } = ObjectKey::of(tf);
-        let status = tf.status.clone().unwrap_or_default();
-        let ready = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == Kind::Ready.as_str());
-        let created = tf.metadata.creation_timestamp.as_ref();
-        let drift = status
-            .drift
-            .as_ref()
-            .filter(|_| status.state == State::Drifted);
-        let drifted = drift.map(|drift| &drift.since);
-        let pending = status.plan.filter(|plan| plan.pending_approval);
-        let dependencies: BTreeSet<ObjectKey> = named_references(tf)
-            .into_iter()
-            .map(|reference| reference.key)
-            .take(MAX_DEPENDENCIES)
-            .collect();
+        let status = tf.status.as_ref();
+        let applied = status.and_then(|status| status.last_applied.as_ref());
+        let retry = status.and_then(|status| status.retry.as_ref());
         Self {
             namespace,
             name,
-            state: status.state,
-            reason: ready.map(|ready| ready.reason.clone()),
-            message: beginning(&status.message).to_owned(),
-            since: drifted
-                .or_else(|| ready.map(|ready| &ready.last_transition_time))
-                .or(created)
-                .map(|time| time.0),
-            pending: pending.and_then(|plan| {
-                Some(PendingPlan {
-                    id: plan.id?,
-                    summary: plan.summary,
+            state: status.map(|status| status.state).unwrap_or_default(),
+            reason: ready(tf).map(|ready| ready.reason.clone()),
+            message: status
+                .map_or_else(String::new, |status| beginning(&status.message).to_owned()),
+            since: since(tf),
+            pending: status
+                .and_then(TerraformStatus::pending_plan)
+                .map(|(plan, id)| PendingPlan {
+                    id: id.to_owned(),
+                    summary: plan.summary.clone(),
                     destroy: plan.destroy,
-                })
-            }),
-            drift: status.drift.map(|drift| Drift {
-                since: drift.since.0,
-                add: drift.add,
-                change: drift.change,
-                destroy: drift.destroy,
-            }),
-            revision: status.last_applied.and_then(|applied| applied.revision),
-            failures: status.retry.map_or(0, |retry| retry.failures),
+                }),
+            drift: status
+                .and_then(|status| status.drift.as_ref())
+                .map(|drift| Drift {
+                    since: drift.since.0,
+                    add: drift.add,
+                    change: drift.change,
+                    destroy: drift.destroy,
+                }),
+            revision: applied.and_then(|applied| applied.revision.clone()),
+            failures: retry.map_or(0, |retry| retry.failures),
             suspended: tf.spec.suspend,
-            dependencies: dependencies.into_iter().collect(),
+            dependencies: dependencies(tf).into_iter().collect(),
             resource_version: tf.resource_version().unwrap_or_default(),
         }
     }
@@ -156,6 +143,33 @@ impl Row {
     pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey::new(&self.namespace, &self.name)
     }
+}
+
+/// Returns condition `Ready` of `tf`.
+fn ready(tf: &Terraform) -> Option<&Condition> {
+    let mut conditions = tf.status.as_ref()?.conditions.iter();
+    conditions.find(|condition| condition.type_ == Kind::Ready.as_str())
+}
+
+/// Returns the value of [`Row::since`].
+pub(crate) fn since(tf: &Terraform) -> Option<Timestamp> {
+    let status = tf.status.as_ref();
+    let drifted = status.filter(|status| status.state == State::Drifted);
+    drifted
+        .and_then(|status| status.drift.as_ref())
+        .map(|drift| &drift.since)
+        .or_else(|| ready(tf).map(|ready| &ready.last_transition_time))
+        .or(tf.metadata.creation_timestamp.as_ref())
+        .map(|time| time.0)
+}
+
+/// Returns the resources that `tf` references by name, at most [`MAX_DEPENDENCIES`].
+pub(crate) fn dependencies(tf: &Terraform) -> BTreeSet<ObjectKey> {
+    named_references(tf)
+        .into_iter()
+        .map(|reference| reference.key)
+        .take(MAX_DEPENDENCIES)
+        .collect()
 }
 
 /// Returns the first line of `text`, at most [`MAX_MESSAGE_BYTES`] of it.

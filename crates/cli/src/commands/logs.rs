@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Duration;
 
+use alustan_api::labels::JOB_NAME;
 use alustan_api::names;
-use alustan_api::run::{RunKind, key};
+use alustan_api::run::key;
 use alustan_api::{RunLog, Terraform, TerraformRun};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use clap::Args;
@@ -22,10 +23,6 @@ use crate::error::Error;
 use crate::finished_runs;
 use crate::print::{self, Parts};
 use crate::record::RecordHandle;
-
-/// Label with the name of a pod's Job
-/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
-const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Poll interval while the command waits for a Job or a pod to start.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -105,7 +102,7 @@ impl Logs {
             run.name_any(),
         ));
         let log = run.status.as_ref().map(|status| &status.log);
-        print::bytes(log.map(log_text).unwrap_or_default().as_bytes())
+        print::bytes(log.map(RunLog::text).unwrap_or_default().as_bytes())
     }
 
     /// Returns the name of the pod of the run, and the name of its container.
@@ -233,19 +230,6 @@ fn recorded(runs: &[TerraformRun], wanted: Option<i64>) -> Option<&TerraformRun>
     runs.iter().find(has_log)
 }
 
-/// Returns beginning and end of a log, with a line in place of the part that is not stored.
-fn log_text(log: &RunLog) -> String {
-    let RunLog {
-        head,
-        tail,
-        omitted_bytes,
-    } = log;
-    if *omitted_bytes == 0 {
-        return format!("{head}{tail}");
-    }
-    format!("{head}\n[{omitted_bytes} bytes are not stored]\n{tail}")
-}
-
 /// Whether the container of a pod has started.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {
@@ -285,15 +269,8 @@ fn has_started(container: &ContainerStatus) -> bool {
 
 /// Returns the name of the Job of run `run` of the resource `name`, if `jobs` contains it.
 fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
-    let kinds = [
-        RunKind::Plan,
-        RunKind::Apply,
-        RunKind::Drift,
-        RunKind::Destroy,
-    ];
-    kinds
+    names::run_jobs(name, run)
         .into_iter()
-        .map(|kind| names::run_job(name, kind, run))
         .find(|job| jobs.contains(job))
 }
 
@@ -406,7 +383,7 @@ mod tests {
             tail,
             omitted_bytes,
         };
-        assert_eq!(log_text(&log), text);
+        assert_eq!(log.text(), text);
     }
 
     #[rstest]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alustan_api::labels::Component;
+use alustan_api::labels::{Component, JOB_NAME};
 use alustan_api::report::{Failure, PrepareReport};
 use alustan_api::{ObjectKey, Reason, Terraform};
 use alustan_core::model::progress;
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::resource::{has_component, is_made_for};
 use crate::watch::cached::{CachedContainer, CachedJob, CachedPod};
-use crate::watch::keys::{JOB_NAME, PodKey};
+use crate::watch::keys::PodKey;
 
 /// Returns the pods of Job `job` that belong to `tf`.
 pub(super) fn own_pods(ctx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<CachedPod>> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alustan_api::labels::Component;
+use alustan_api::labels::{Component, JOB_NAME};
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
 use alustan_core::job_retention::FinishedJob;
@@ -22,7 +22,7 @@ use crate::observe::pods::{
 };
 use crate::resource::{has_component, is_made_for, to_key};
 use crate::watch::cached::CachedJob;
-use crate::watch::keys::{JOB_NAME, JobKey, PodKey};
+use crate::watch::keys::{JobKey, PodKey};
 use crate::watch::mapping::owner;
 use crate::watch::trim::CONTROLLER_UID;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Reason;
 use alustan_api::change_set::{ChangeSet, ResourceChange};
-use alustan_api::labels::IMAGE_TAG;
+use alustan_api::labels::{IMAGE_TAG, JOB_NAME};
 use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Claim, Outputs, Pin, RunInputs, RunKind, RunPhase, RunProgress, RunRecord, StateLock, key,
@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use super::operator::Remote;
 use crate::memory_cluster::MemoryCluster;
 use crate::watch::cached::CachedJob;
-use crate::watch::keys::JOB_NAME;
 use crate::watch::trim::CONTROLLER_UID;
 
 /// Configuration of a run.

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-use alustan_api::labels::{self, Component};
+use alustan_api::labels::{self, Component, JOB_NAME};
 use alustan_api::{ObjectKey, Terraform};
 use alustan_core::dependency_graph::{named_references, selected_namespaces};
 use alustan_core::metric_definitions::ResourceState;
@@ -15,9 +15,6 @@ use kube::{Resource, ResourceExt};
 use crate::indexed_store::{Indexed, json_bytes};
 use crate::resource::{Guarded, has_component};
 use crate::watch::cached::{CachedClaim, CachedJob, CachedPod, secret_from_bytes, secret_to_bytes};
-
-/// Label of pods with the name of their Job.
-pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Serializes the listed fields as a JSON array. For cached types whose `Deserialize` expects the object of the API server.
 macro_rules! fields {

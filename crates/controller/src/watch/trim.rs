@@ -1,7 +1,7 @@
 //! Trims objects in the watch caches: removes the fields that no reconcile reads. This bounds the memory of the caches, although tenants
 //! may create objects with any labels, names and content.
 
-use alustan_api::labels::{self, Component};
+use alustan_api::labels::{self, Component, JOB_NAME};
 use alustan_api::names;
 use alustan_api::run::key;
 use alustan_core::model::facts::sets_approval;
@@ -12,7 +12,7 @@ use kube::{Resource as _, ResourceExt};
 
 use crate::indexed_store::IndexedStore;
 use crate::resource::{Guarded, Ref};
-use crate::watch::keys::{JOB_NAME, ResourceKey};
+use crate::watch::keys::ResourceKey;
 use crate::watch::mapping::is_build_secret;
 
 /// Maximum size of the result in a run report, in bytes of JSON. Larger results are not read. Runners write much smaller results.

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use crate::html::frame::{Frame, Live, document};
+use crate::html::parts::crumbs;
 use crate::html::runs_table::runs_table;
 use crate::view::text::visible;
 use crate::view::{DeletedView, path};
@@ -10,13 +11,7 @@ use crate::view::{DeletedView, path};
 /// Renders the page of a deleted resource.
 pub(crate) fn deleted(frame: &Frame<'_>, view: &DeletedView) -> Markup {
     let content = html! {
-        nav.crumbs aria-label="Breadcrumb" {
-            ol {
-                li { a href="/" { "Resources" } }
-                li { a href=(path::list(&view.namespace)) { (visible(&view.namespace)) } }
-                li { a href=(path::resource(&view.namespace, &view.name)) aria-current="page" { (visible(&view.name)) } }
-            }
-        }
+        (crumbs(&view.namespace, &[(path::resource(&view.namespace, &view.name), view.name.clone())]))
         div.title {
             h1 { (visible(&view.name)) }
             span.tag { "deleted" }

@@ -3,20 +3,14 @@
 use maud::{Markup, html};
 
 use crate::html::frame::{Frame, Live, document};
-use crate::html::parts::{plural, resource_link, state};
+use crate::html::parts::{crumbs, plural, resource_link, state};
 use crate::view::text::visible;
 use crate::view::{GraphNode, GraphView, path};
 
 /// Renders the dependency graph of a namespace, and the same as a table.
 pub(crate) fn graph(frame: &Frame<'_>, view: &GraphView) -> Markup {
     let content = html! {
-        nav.crumbs aria-label="Breadcrumb" {
-            ol {
-                li { a href="/" { "Resources" } }
-                li { a href=(path::list(&view.namespace)) { (visible(&view.namespace)) } }
-                li { a href=(path::graph(&view.namespace)) aria-current="page" { "Dependency graph" } }
-            }
-        }
+        (crumbs(&view.namespace, &[(path::graph(&view.namespace), "Dependency graph".to_owned())]))
         h1 { "Dependencies in " (visible(&view.namespace)) }
         @if view.total == 0 {
             p.empty { "The namespace has no Terraform resources that you may list." }

@@ -17,6 +17,22 @@ pub(crate) fn code(text: &str) -> Markup {
     html! { code { (visible(text)) } }
 }
 
+/// Renders the path to a page of `namespace`: the list, the list of the namespace, and the pages in `last`, which ends with the current page.
+pub(crate) fn crumbs(namespace: &str, last: &[(String, String)]) -> Markup {
+    html! {
+        nav.crumbs aria-label="Breadcrumb" {
+            ol {
+                li { a href="/" { "Resources" } }
+                li { a href=(path::list(namespace)) { (visible(namespace)) } }
+                @for (index, (href, text)) in last.iter().enumerate() {
+                    @let current = (index + 1 == last.len()).then_some("page");
+                    li { a href=(href) aria-current=[current] { (visible(text)) } }
+                }
+            }
+        }
+    }
+}
+
 /// Renders a state.
 pub(crate) fn state(state: State) -> Markup {
     html! { span class={ "st s-" (state.as_str()) } { (state.as_str()) } }

@@ -6,7 +6,9 @@ use maud::{Markup, html};
 use crate::html::buttons::button;
 use crate::html::changes::changes;
 use crate::html::frame::{Frame, Live, document};
-use crate::html::parts::{bdi, code, counts, destroys, resource_link, state, time_with_title};
+use crate::html::parts::{
+    bdi, code, counts, crumbs, destroys, resource_link, state, time_with_title,
+};
 use crate::html::runs_table::runs_table;
 use crate::view::text::visible;
 use crate::view::{
@@ -17,13 +19,7 @@ use crate::view::{
 /// Renders the page of a resource.
 pub(crate) fn resource(frame: &Frame<'_>, view: &ResourceView) -> Markup {
     let content = html! {
-        nav.crumbs aria-label="Breadcrumb" {
-            ol {
-                li { a href="/" { "Resources" } }
-                li { a href=(path::list(&view.namespace)) { (visible(&view.namespace)) } }
-                li { a href=(path::resource(&view.namespace, &view.name)) aria-current="page" { (visible(&view.name)) } }
-            }
-        }
+        (crumbs(&view.namespace, &[(path::resource(&view.namespace, &view.name), view.name.clone())]))
         div.title {
             h1 { (visible(&view.name)) }
             (state(view.state))

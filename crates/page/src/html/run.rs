@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::html::buttons::button;
 use crate::html::changes::changes;
 use crate::html::frame::{Frame, Live, document};
-use crate::html::parts::{bdi, code, destroys, result, time_with_title};
+use crate::html::parts::{bdi, code, crumbs, destroys, result, time_with_title};
 use crate::view::text::{short_revision, visible};
 use crate::view::{LogPanel, RunView, milliseconds, path, seconds};
 
@@ -15,14 +15,8 @@ const MAX_COLOURED_BYTES: usize = 256 * 1024;
 /// Renders the page of a run.
 pub(crate) fn run(frame: &Frame<'_>, view: &RunView) -> Markup {
     let content = html! {
-        nav.crumbs aria-label="Breadcrumb" {
-            ol {
-                li { a href="/" { "Resources" } }
-                li { a href=(path::list(&view.namespace)) { (visible(&view.namespace)) } }
-                li { a href=(path::resource(&view.namespace, &view.name)) { (visible(&view.name)) } }
-                li { a href=(path::run(&view.namespace, &view.name, view.number)) aria-current="page" { "Run " (view.number) } }
-            }
-        }
+        (crumbs(&view.namespace, &[(path::resource(&view.namespace, &view.name), view.name.clone()),
+            (path::run(&view.namespace, &view.name, view.number), format!("Run {}", view.number))]))
         div.title {
             h1 { "Run " (view.number) }
             @if let Some(kind) = view.kind { span.tag { (kind) } }

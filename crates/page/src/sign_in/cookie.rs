@@ -198,16 +198,9 @@ impl SessionCookie {
 
     /// Returns the token in the cookie of a request. `None`: the request has no cookie, or the cookie is expired or cannot be decrypted.
     pub(crate) fn open(&self, headers: &HeaderMap, now: Timestamp) -> Option<String> {
-        let name = self.name();
-        headers
-            .get_all(header::COOKIE)
-            .into_iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(';'))
-            .filter_map(|pair| pair.trim().split_once('='))
-            .filter(|(key, _)| *key == name)
+        cookies(headers, self.name())
             .take(MAX_COOKIES)
-            .find_map(|(_, value)| self.unseal(value, now))
+            .find_map(|value| self.unseal(value, now))
     }
 
     fn unseal(&self, value: &str, now: Timestamp) -> Option<String> {
@@ -251,6 +244,18 @@ impl SessionCookie {
         header.set_sensitive(true);
         Ok(header)
     }
+}
+
+/// Returns the values of the cookies `name` in the headers of a request.
+pub(crate) fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+    headers
+        .get_all(header::COOKIE)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(move |(key, _)| *key == name)
+        .map(|(_, value)| value)
 }
 
 /// Returns the length of the longest token whose cookie has at most [`MAX_VALUE_BYTES`].

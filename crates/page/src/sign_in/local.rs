@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::http::header::COOKIE;
+use axum::http::HeaderValue;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
@@ -13,6 +12,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::access::Viewer;
 use crate::error::PageError;
+use crate::sign_in::cookie::cookies;
 use crate::sign_in::session::Session;
 
 /// Length of the token, in bytes.
@@ -72,7 +72,9 @@ impl LocalSignIn {
     /// # Errors
     /// [`PageError::SignInRequired`] without the cookie.
     pub(crate) fn session(&self, head: &Parts) -> Result<Session, PageError> {
-        let token = cookie(&head.headers, &self.cookie).ok_or_else(required)?;
+        let token = cookies(&head.headers, &self.cookie)
+            .next()
+            .ok_or_else(required)?;
         if !is_same(token, &self.token) {
             return Err(required());
         }
@@ -101,22 +103,11 @@ fn is_same(given: &str, wanted: &str) -> bool {
     digest(&SHA256, given.as_bytes()).as_ref() == digest(&SHA256, wanted.as_bytes()).as_ref()
 }
 
-/// Returns the value of the cookie `name`.
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers
-        .get_all(COOKIE)
-        .iter()
-        .filter_map(|header| header.to_str().ok())
-        .flat_map(|header| header.split(';'))
-        .filter_map(|cookie| cookie.trim().split_once('='))
-        .find(|(cookie, _)| *cookie == name)
-        .map(|(_, value)| value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access::Access;
+    use axum::http::header::COOKIE;
     use axum::http::{Request, Uri};
     use kube::{Client, Config};
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::actions::{Action, Permissions};
-use crate::row::Row;
+use crate::row::{Row, since};
 use crate::view::buttons::Button;
 use crate::view::changes::ChangesView;
 use crate::view::moment::Moment;
@@ -215,7 +215,7 @@ pub(crate) fn resource(input: ResourceInput<'_>) -> ResourceView {
         state: status.state,
         reason: ready.map(|ready| ready.reason.clone()),
         message: status.message.clone(),
-        since: Row::of(tf).since.map(|since| Moment::new(since, now)),
+        since: since(tf).map(|since| Moment::new(since, now)),
         next_attempt: next_attempt.map(|time| Moment::new(time.0, now)),
         failures: retry.map_or(0, |retry| retry.failures),
         queue_position: status.queue.as_ref().map(|queue| queue.position),
@@ -268,14 +268,13 @@ pub(crate) fn active_run(tf: &Terraform) -> Option<i64> {
 }
 
 fn pending(status: &TerraformStatus, runs: &[TerraformRun]) -> Option<PendingView> {
-    let plan = status.plan.as_ref().filter(|plan| plan.pending_approval)?;
-    let id = plan.id.clone()?;
+    let (plan, id) = status.pending_plan()?;
     let record = runs.iter().find_map(|run| {
         let result = run.status.as_ref()?;
-        (result.plan_id.as_ref() == Some(&id)).then_some(result)
+        (result.plan_id.as_deref() == Some(id)).then_some(result)
     });
     Some(PendingView {
-        id,
+        id: id.to_owned(),
         summary: plan.summary.clone(),
         destroy: plan.destroy,
         run: record.map(|result| result.last_number),

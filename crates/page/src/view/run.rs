@@ -269,8 +269,8 @@ fn active<'a>(input: &RunInput<'a>) -> Option<&'a ActiveRun> {
 /// Returns the id of the plan of the run, if the plan waits for approval in the resource.
 fn pending_plan<'a>(input: &RunInput<'a>) -> Option<&'a str> {
     let own = input.run?.status.as_ref()?.plan_id.as_deref()?;
-    let plan = input.tf?.status.as_ref()?.plan.as_ref()?;
-    (plan.pending_approval && plan.id.as_deref() == Some(own)).then_some(own)
+    let (_, pending) = input.tf?.status.as_ref()?.pending_plan()?;
+    (pending == own).then_some(own)
 }
 
 fn approval_view(approval: &RunApproval, now: Timestamp) -> ApprovalView {
