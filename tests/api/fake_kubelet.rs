@@ -58,16 +58,7 @@ impl FakeKubelet {
             .route("/containerLogs/{namespace}/{pod}/{container}", get(log))
             .with_state(logs.clone());
         tokio::spawn(async { axum::serve(listener, routes).await });
-        let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": space.namespace},
-            "status": {
-                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-                "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-            },
-        }))
-        .unwrap();
-        let nodes: Api<Node> = Api::all(space.client.clone());
-        nodes.create(&PostParams::default(), &node).await.unwrap();
+        create_node(space, port).await;
         space
             .create::<ServiceAccount>(json!({"metadata": {"name": "default"}}))
             .await;
@@ -204,4 +195,18 @@ async fn log(
         })
     });
     Body::from_stream(parts).into_response()
+}
+
+/// Creates a node, with the name of the namespace, whose kubelet listens on 127.0.0.1 at `port`.
+pub(crate) async fn create_node(space: &Space, port: u16) {
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {"name": space.namespace},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        },
+    }))
+    .unwrap();
+    let nodes: Api<Node> = Api::all(space.client.clone());
+    nodes.create(&PostParams::default(), &node).await.unwrap();
 }

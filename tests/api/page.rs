@@ -60,6 +60,25 @@ impl Approver {
         value.split('"').next().unwrap().to_owned()
     }
 
+    /// Allows the approver to read logs of pods, and starts the pod of run 2.
+    async fn start_run(&self) -> (FakeKubelet, String) {
+        let space = &self.space;
+        let log_reader = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": "log-reader", "namespace": space.namespace},
+            "rules": [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}],
+        });
+        install(
+            space,
+            &[log_reader, bind(space, "bob", "Role", "log-reader")],
+        );
+        let operator = AsOperator::new(&space.server, &space.namespace).await;
+        operator.set_status("network", applying("network", 2)).await;
+        let kubelet = FakeKubelet::start(space).await;
+        let pod = kubelet.start_pod(space, "network", "network-apply-2").await;
+        (kubelet, pod)
+    }
+
     async fn approved_plan(&self) -> Option<String> {
         let network = self.space.api::<Terraform>().get("network").await;
         network.unwrap().spec.approval.plan
@@ -293,33 +312,29 @@ async fn change_before_the_stream_is_announced_at_its_start() {
     }
 }
 
+/// Opens the stream of a log, and waits for its first event. Returns the stream and the event.
+async fn first_lines(visitor: &Visitor<'_>, path: &str) -> (Response, String) {
+    until("the log", async || {
+        let mut log = visitor.get(path).await;
+        match log.chunk().await {
+            Ok(Some(part)) if part.starts_with(b"event: log") => {
+                Ok((log, String::from_utf8_lossy(&part).into_owned()))
+            }
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn streams_end_when_the_user_loses_permission() {
     let approver = Approver::new().await;
     let space = &approver.space;
-    let log_reader = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": {"name": "log-reader", "namespace": space.namespace},
-        "rules": [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}],
-    });
-    install(
-        space,
-        &[log_reader, bind(space, "bob", "Role", "log-reader")],
-    );
-    let operator = AsOperator::new(&space.server, &space.namespace).await;
-    operator.set_status("network", applying("network", 2)).await;
-    let kubelet = FakeKubelet::start(space).await;
-    let pod = kubelet.start_pod(space, "network", "network-apply-2").await;
+    let (kubelet, pod) = approver.start_run().await;
     kubelet.write(space, &pod, "first line\n");
     let visitor = approver.ui.visitor().await;
-    let mut log = until("the log", async || {
-        let mut log = visitor.get(&approver.path("/runs/2/live")).await;
-        match log.chunk().await {
-            Ok(Some(part)) if part.starts_with(b"event: log") => Ok(log),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
+    let path = approver.path("/runs/2/live");
+    let (mut log, _) = first_lines(&visitor, &path).await;
     let mut changes = visitor.get(&approver.path("/live")).await;
     read_until(&mut changes, "event: change").await;
     let delete = ["delete", "rolebinding", "--all", "-n", &space.namespace];
@@ -334,32 +349,11 @@ async fn streams_end_when_the_user_loses_permission() {
 async fn log_continues_after_the_last_event() {
     let approver = Approver::new().await;
     let space = &approver.space;
-    let log_reader = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": {"name": "log-reader", "namespace": space.namespace},
-        "rules": [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}],
-    });
-    install(
-        space,
-        &[log_reader, bind(space, "bob", "Role", "log-reader")],
-    );
-    let operator = AsOperator::new(&space.server, &space.namespace).await;
-    operator.set_status("network", applying("network", 2)).await;
-    let kubelet = FakeKubelet::start(space).await;
-    let pod = kubelet.start_pod(space, "network", "network-apply-2").await;
+    let (kubelet, pod) = approver.start_run().await;
     kubelet.write(space, &pod, "first line\nsecond line\n");
     let visitor = approver.ui.visitor().await;
     let path = approver.path("/runs/2/live");
-    let events = until("the log", async || {
-        let mut log = visitor.get(&path).await;
-        match log.chunk().await {
-            Ok(Some(part)) if part.starts_with(b"event: log") => {
-                Ok(String::from_utf8_lossy(&part).into_owned())
-            }
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
+    let (_, events) = first_lines(&visitor, &path).await;
     assert!(events.contains("second line"), "{events}");
     let id = events.split("id: ").nth(1).unwrap().lines().next().unwrap();
     kubelet.write(space, &pod, "third line\n");

@@ -431,10 +431,8 @@ pub(crate) fn csrf(html: &str) -> String {
     value.split('"').next().unwrap().to_owned()
 }
 
-#[tokio::test]
-async fn only_listed_users_behind_a_proxy_approve() {
-    let page = Page::start(SignIn::Proxy).await;
-    let space = Space::of(&page.server, json!({})).await;
+/// Creates resource `web`, whose plan `abc123` waits for approval.
+pub(crate) async fn create_awaiting(space: &Space) -> Api<Terraform> {
     let mut web = resource("web");
     web["spec"]["approval"] = json!({"mode": "Manual"});
     space.apply(&web).await.unwrap();
@@ -446,6 +444,14 @@ async fn only_listed_users_behind_a_proxy_approve() {
     api.patch_status("web", &PatchParams::default(), &Patch::Merge(&pending))
         .await
         .unwrap();
+    api
+}
+
+#[tokio::test]
+async fn only_listed_users_behind_a_proxy_approve() {
+    let page = Page::start(SignIn::Proxy).await;
+    let space = Space::of(&page.server, json!({})).await;
+    let api = create_awaiting(&space).await;
     for name in ["jane", "john"] {
         bind(&space, "alustan-approver", "User", name).await;
     }

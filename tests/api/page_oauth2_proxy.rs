@@ -6,19 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use alustan_api::Terraform;
 use alustan_tests::Certificate;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde_json::{Value, json};
 
-use crate::page_in_cluster::{Page, SignIn, bind, csrf};
+use crate::page_in_cluster::{Page, SignIn, bind, create_awaiting, csrf};
 use crate::server::{Loopback, Server, free_ports, spawn_guarded, until};
-use crate::space::{Space, resource};
+use crate::space::Space;
 
 /// User of Dex. The password is `password`.
 const USER: &str = "jane@example.com";
@@ -200,18 +198,7 @@ async fn approval_of_dex_user_is_audited_with_user_name() {
     processes.push(start_proxy(folder.path(), &issuer, &url, page));
 
     let space = Space::of(&server, json!({})).await;
-    let mut web = resource("web");
-    web["spec"]["approval"] = json!({"mode": "Manual"});
-    space.apply(&web).await.unwrap();
-    let pending = json!({"status": {
-        "state": "AwaitingApproval",
-        "plan": {"id": "abc123", "pendingApproval": true, "summary": "+1 ~0 -0", "add": 1, "change": 0, "destroy": 0},
-    }});
-    let api = space.api::<Terraform>();
-    let parameters = PatchParams::default();
-    api.patch_status("web", &parameters, &Patch::Merge(&pending))
-        .await
-        .unwrap();
+    let api = create_awaiting(&space).await;
     bind(&space, "alustan-approver", "User", USER).await;
 
     visitor.wait_for(url.join("ping").unwrap().as_str()).await;

@@ -12,9 +12,8 @@ use crate::approval::{approve, pending};
 
 const REGISTRY: &str = "registry.alustan.test:5000";
 
-/// Writes an overlay on top of `overlay`, as a user does. The overlay sets image digests, the certificate authorities and the builder of
-/// the dev cluster, and the allow-lists of registries and repositories.
-async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
+/// Returns the digest of the operator image in the registry of the dev cluster.
+pub(crate) async fn controller_digest(scene: &Scene) -> String {
     let image = format!("docker://{}/alustan/controller:dev", node(5000));
     let inspect = [
         "inspect",
@@ -24,6 +23,13 @@ async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
         &image,
     ];
     let digest = scene.cluster.run("skopeo", &inspect).await;
+    digest.trim().to_owned()
+}
+
+/// Writes an overlay on top of `overlay`, as a user does. The overlay sets image digests, the certificate authorities and the builder of
+/// the dev cluster, and the allow-lists of registries and repositories.
+async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
+    let digest = controller_digest(scene).await;
     let deploy = Cluster::root()
         .canonicalize()
         .unwrap()
@@ -46,7 +52,7 @@ async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
         "namespace": "alustan-system",
         "images": [{
             "name": "registry.example.com/alustan/controller",
-            "newName": format!("{REGISTRY}/alustan/controller"), "digest": digest.trim(),
+            "newName": format!("{REGISTRY}/alustan/controller"), "digest": digest,
         }],
         "patches": [{"path": "controller.yaml"}, {"path": "allowed.json"}],
     });

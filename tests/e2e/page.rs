@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use alustan_tests::{Cluster, Counter, Scene, node, scene};
+use alustan_tests::{Cluster, Counter, Scene, scene};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HOST};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::approval::pending;
+use crate::kustomize::controller_digest;
 
 const SYSTEM: &str = "alustan-system";
 const REGISTRY: &str = "registry.alustan.test:5000";
@@ -38,19 +39,11 @@ impl Page {
             .unwrap()
             .join("deploy/kustomize");
         let deploy = format!("{up}{}", deploy.strip_prefix("/").unwrap().display());
-        let image = format!("docker://{}/alustan/controller:dev", node(5000));
-        let inspect = [
-            "inspect",
-            "--tls-verify=false",
-            "--format",
-            "{{.Digest}}",
-            &image,
-        ];
-        let digest = scene.cluster.run("skopeo", &inspect).await;
+        let digest = controller_digest(scene).await;
         let overlay = json!({
             "resources": [format!("{deploy}/base")],
             "components": [format!("{deploy}/components/page")],
-            "images": [{"name": "docker.io/alustan/controller", "newName": format!("{REGISTRY}/alustan/controller"), "digest": digest.trim()}],
+            "images": [{"name": "docker.io/alustan/controller", "newName": format!("{REGISTRY}/alustan/controller"), "digest": digest}],
         });
         fs::write(
             folder.path().join("kustomization.yaml"),

@@ -120,11 +120,16 @@ async fn plan_is_approved_by_keyboard_alone() {
     browser.assert_clean_console().await;
 }
 
-/// Creates the resource `network` with the active run 2.
-async fn create_applying(stage: &Stage) {
+/// Creates the resource `network` with the active run 2, and starts its pod. Returns its kubelet and the name of the pod.
+async fn create_applying(stage: &Stage) -> (FakeKubelet, String) {
+    let kubelet = FakeKubelet::start(&stage.space).await;
     stage.create("network").await;
     let applying = applying("network", 2);
     stage.operator.set_status("network", applying).await;
+    let pod = kubelet
+        .start_pod(&stage.space, "network", "network-apply-2")
+        .await;
+    (kubelet, pod)
 }
 
 /// Writes the record of run 2 of `network`, and the status after it.
@@ -142,11 +147,7 @@ async fn finish_run(stage: &Stage) {
 #[tokio::test]
 async fn log_is_live_and_then_stored_at_the_same_url() {
     let stage = Stage::new().await;
-    let kubelet = FakeKubelet::start(&stage.space).await;
-    create_applying(&stage).await;
-    let pod = kubelet
-        .start_pod(&stage.space, "network", "network-apply-2")
-        .await;
+    let (kubelet, pod) = create_applying(&stage).await;
     kubelet.write(&stage.space, &pod, "Initializing the backend...");
     let browser = stage.browser(WITH_JAVASCRIPT).await;
     let run = format!("{}/runs/2", stage.path("network"));
@@ -176,11 +177,7 @@ async fn log_is_live_and_then_stored_at_the_same_url() {
 #[tokio::test]
 async fn log_without_javascript_is_a_link_and_then_stored() {
     let stage = Stage::new().await;
-    let kubelet = FakeKubelet::start(&stage.space).await;
-    create_applying(&stage).await;
-    let pod = kubelet
-        .start_pod(&stage.space, "network", "network-apply-2")
-        .await;
+    let (kubelet, pod) = create_applying(&stage).await;
     kubelet.write(&stage.space, &pod, "Initializing the backend...");
     // The response with the log ends with the log.
     kubelet.end_log(&stage.space, &pod);
@@ -199,11 +196,7 @@ async fn log_without_javascript_is_a_link_and_then_stored() {
 #[tokio::test]
 async fn log_of_a_finished_pod_is_requested_once() {
     let stage = Stage::new().await;
-    let kubelet = FakeKubelet::start(&stage.space).await;
-    create_applying(&stage).await;
-    let pod = kubelet
-        .start_pod(&stage.space, "network", "network-apply-2")
-        .await;
+    let (kubelet, pod) = create_applying(&stage).await;
     kubelet.write(&stage.space, &pod, "Apply complete!");
     kubelet.end_pod(&stage.space, &pod).await;
     let browser = stage.browser(WITH_JAVASCRIPT).await;

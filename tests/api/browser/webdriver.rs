@@ -85,7 +85,7 @@ impl Scheme {
     }
 }
 
-/// A browser with a profile of its own.
+/// A browser with a separate profile.
 pub(super) struct Browser {
     client: reqwest::Client,
     port: u16,

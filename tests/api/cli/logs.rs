@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{Patch, PatchParams};
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -161,16 +161,7 @@ async fn create_node(space: &Space) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(kubelet(listener));
-    let node: Node = serde_json::from_value(json!({
-        "metadata": {"name": space.namespace},
-        "status": {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        },
-    }))
-    .unwrap();
-    let nodes: Api<Node> = Api::all(space.client.clone());
-    nodes.create(&PostParams::default(), &node).await.unwrap();
+    crate::fake_kubelet::create_node(space, port).await;
 }
 
 async fn kubelet(listener: TcpListener) {
