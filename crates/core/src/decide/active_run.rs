@@ -286,7 +286,8 @@ impl ReconcileCase<'_> {
         let slow = job.pods_alive && elapsed >= SLOW_POD;
         slow.then(|| {
             let given_up_at = since + UNEXPLAINED_STARTUP_TIMEOUT;
-            (slow_pod(self.tf, &run.job), given_up_at)
+            let is_scheduled = job.scheduled_at.is_some();
+            (slow_pod(self.tf, &run.job, is_scheduled), given_up_at)
         })
     }
 

@@ -45,14 +45,22 @@ pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
     }
 }
 
-/// Returns the message of a scheduled pod that does not start, for example because of a volume, its network or its node.
-pub(crate) fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
+/// Returns the message of a pod that does not start, without a cause from Kubernetes. The scheduler reports no cause while a volume of the
+/// pod is being provisioned. A scheduled pod may wait for a volume, its network or its node.
+pub(crate) fn slow_pod(tf: &Terraform, job: &str, is_scheduled: bool) -> Waiting {
+    let namespace = tf.namespace().unwrap_or_default();
+    let state = if is_scheduled {
+        "is scheduled but has not started".to_owned()
+    } else {
+        format!(
+            "has no node yet: its volume may not be provisioned, see kubectl get \
+             persistentvolumeclaims -n {namespace}"
+        )
+    };
     Waiting {
         reason: Reason::PodNotStarted.into(),
         message: format!(
-            "the pod of Job {job} is scheduled but has not started; see kubectl describe pods -n \
-             {} -l job-name={job}",
-            tf.namespace().unwrap_or_default()
+            "the pod of Job {job} {state}; see kubectl describe pods -n {namespace} -l job-name={job}"
         ),
     }
 }

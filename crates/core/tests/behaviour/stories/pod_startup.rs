@@ -196,12 +196,13 @@ fn pod_that_does_not_run_is_reported_then_deleted() {
     assert_eq!(world.reason(), "Running");
     world.advance_clock(1).reconcile();
     assert_eq!(world.reason(), "PodNotStarted");
-    assert!(
-        world
-            .status()
-            .message
-            .contains("kubectl describe pods -n team -l job-name=web-apply-1")
-    );
+    let message = world.status().message;
+    for part in [
+        "has no node yet: its volume may not be provisioned",
+        "kubectl describe pods -n team -l job-name=web-apply-1",
+    ] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
     world.advance_clock(10 * 60).reconcile();
     assert!(
         world.jobs.contains_key("web-apply-1"),
@@ -237,6 +238,11 @@ fn start_timeout_of_a_pod_counts_from_its_scheduling() {
     assert_eq!(world.reason(), "Running");
     world.advance_clock(1).reconcile();
     assert_eq!(world.reason(), "PodNotStarted");
+    let message = world.status().message;
+    assert!(
+        message.contains("is scheduled but has not started"),
+        "{message}"
+    );
     world.advance_clock(17 * 60).reconcile();
     assert!(world.jobs.contains_key("web-apply-2"));
     world.advance_clock(60).reconcile();
