@@ -111,17 +111,26 @@ pub(super) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// Returns a message suffix if the pod of `run` waits for a cache volume that may hold an unsaved state: which state, and how to
-    /// continue. Empty if a run without the volume loses no state.
+    /// Returns a message suffix if the pod of `run` waits for a cache volume that holds the state or may hold an unsaved state: which state,
+    /// and how to continue. Empty if a run without the volume loses no state.
     pub(super) fn volume_hint(&self, run: &RunSpec, waiting: &Waiting) -> String {
         let waits_for_volume = run.has_own_volume()
             && [Reason::Unschedulable, Reason::PodNotStarted]
                 .iter()
                 .any(|reason| waiting.reason == *reason);
-        if !waits_for_volume || holds_state(self.seen) {
+        if !waits_for_volume {
             return String::new();
         }
         let claim = names::cache(&self.tf.name_any());
+        if holds_state(self.seen) {
+            return format!(
+                "; the state is on PersistentVolumeClaim {claim}, and no run starts without it. Only if \
+                 its volume is permanently lost, for example with its node or zone: kubectl delete \
+                 persistentvolumeclaim {claim} -n {namespace}, and follow the message of reason \
+                 StateLost",
+                namespace = self.tf.namespace().unwrap_or_default(),
+            );
+        }
         match self.history.unsaved {
             Some(UnsavedState {
                 run: number,

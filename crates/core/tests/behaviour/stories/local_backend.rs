@@ -60,6 +60,29 @@ fn lost_volume_with_local_state_is_not_replaced(#[case] cache: CacheSeen) {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
+/// The node or zone of the volume no longer exists. Runs are repeated with the volume, and the message says what to do.
+#[test]
+fn run_waits_for_an_unreachable_volume_with_the_state() {
+    let mut world = applied();
+    world.volume_unreachable = true;
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Created);
+    for _ in 0..3 {
+        world.advance_clock(25 * 60).reconcile();
+        world.run_to(Stage::Created);
+        world.reconcile();
+        assert_eq!(world.reason(), "Unschedulable");
+        let message = world.status().message;
+        assert!(
+            message.contains("the state is on PersistentVolumeClaim web-cache"),
+            "{message}"
+        );
+    }
+    world.volume_unreachable = false;
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
 /// Pin and cache volume are lost. The state address in the run record shows that the state was on the volume.
 #[test]
 fn run_record_shows_local_state_on_lost_volume() {
