@@ -1,6 +1,6 @@
 # Each target performs the set-up that it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test full chart api e2e bench bench-page scale screenshots profile corpus build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
+.PHONY: help setup demo test full chart api e2e bench bench-page scale soak screenshots profile corpus build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ screenshots: ## write the screenshots of the docs to docs/images
 
 scale: ## measure the operator with N applied resources on the dev cluster: make scale N=1000
 	@hack/scale $(N)
+
+soak: ## inject random faults into the dev cluster for MINUTES while users change 40 resources: make soak MINUTES=30
+	@hack/soak $(MINUTES)
 
 profile: ## draw flame graphs of CPU time and heap memory of the operator with N applied resources, without a cluster: make profile N=400
 	@hack/profile $(N)

@@ -2,9 +2,7 @@
 
 use alustan_api::{State, Terraform};
 use alustan_tests::{Counter, Scene, scene};
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 /// Waits until a plan of `name` other than `last` is pending approval. Returns its id and the resource.
@@ -19,18 +17,9 @@ pub(crate) async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (S
     (id(&tf).unwrap(), tf)
 }
 
-/// Returns the user name of the client, as the API server reports it.
-async fn user(client: Client) -> String {
-    let api: Api<SelfSubjectReview> = Api::all(client);
-    let question = SelfSubjectReview::default();
-    let review = api.create(&PostParams::default(), &question).await.unwrap();
-    review.status.unwrap().user_info.unwrap().username.unwrap()
-}
-
 /// Approves plan `id` as `kubectl alustan approve` does, with field manager `alice`.
 pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
-    let client = scene.api::<Terraform>().into_client();
-    let by = user(client).await;
+    let by = scene.cluster.user().await;
     let patch = json!({"spec": {"approval": {"plan": id, "by": by}}});
     let alice = PatchParams {
         field_manager: Some("alice".to_owned()),
@@ -101,7 +90,7 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
         let status = tf.status.unwrap();
         let plan = status.plan.unwrap();
         assert_eq!(plan.id.as_ref(), Some(&second));
-        let user = user(scene.api::<Terraform>().into_client()).await;
+        let user = scene.cluster.user().await;
         assert_eq!(plan.approved_by, Some(user));
         assert_eq!(plan.approval_field_manager.as_deref(), Some("alice"));
         assert!(plan.approved_at.is_some() && !plan.pending_approval);

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams, PostParams};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Client, Config, ResourceExt};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -69,6 +71,16 @@ impl Cluster {
         let mut config = self.config.clone();
         config.auth_info.impersonate = Some(user.to_owned());
         Client::try_from(config).expect("a client")
+    }
+
+    /// Returns the user name of [`Self::client`], as the API server reports it.
+    pub async fn user(&self) -> String {
+        let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let question = SelfSubjectReview::default();
+        let review = api.create(&PostParams::default(), &question).await;
+        let status = review.expect("a review").status;
+        let user = status.and_then(|status| status.user_info?.username);
+        user.expect("a user")
     }
 
     /// Returns the root of the repository.
@@ -141,25 +153,44 @@ impl Cluster {
     /// Waits until the API server reports a running pod that `selector` matches: a started pod may not be reported as running yet. Returns
     /// the id of the first process of the pod's first container.
     pub(crate) async fn pid(&self, namespace: &str, selector: &str) -> String {
-        let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
-        let phase = "--field-selector=status.phase=Running";
-        let list = [
-            "get", "pod", "-n", namespace, "-l", selector, phase, "-o", ids,
-        ];
         let description = format!("a pod of {selector} in {namespace} that runs");
-        let container = until(&description, async || {
-            let pods = self.run("kubectl", &list).await;
-            pods.split_whitespace().next().map(str::to_owned)
+        let (_, pid) = until(&description, async || {
+            let mut processes = self.processes(namespace, selector).await;
+            (!processes.is_empty()).then(|| processes.swap_remove(0))
         })
         .await;
-        let id = container
-            .strip_prefix("containerd://")
-            .expect("a container");
-        let task = "containerd/state/io.containerd.runtime.v2.task/k8s.io";
-        let file = self.folder.join(task).join(id).join("init.pid");
-        let pid = std::fs::read_to_string(&file)
-            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        pid.trim().to_owned()
+        pid
+    }
+
+    /// Returns the running pods that `selector` matches, each with the id of the first process of its first container.
+    pub(crate) async fn processes(&self, namespace: &str, selector: &str) -> Vec<(String, String)> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let running = ListParams::default()
+            .labels(selector)
+            .fields("status.phase=Running");
+        let pods = api.list(&running).await.expect("list pods");
+        let process = |pod: Pod| {
+            let name = pod.name_any();
+            let container = pod.status?.container_statuses?.into_iter().next()?;
+            let id = container.container_id?;
+            let task = "containerd/state/io.containerd.runtime.v2.task/k8s.io";
+            let folder = self
+                .folder
+                .join(task)
+                .join(id.strip_prefix("containerd://")?);
+            // A container that has ended has no such file.
+            let pid = std::fs::read_to_string(folder.join("init.pid")).ok()?;
+            Some((name, pid.trim().to_owned()))
+        };
+        pods.into_iter().filter_map(process).collect()
+    }
+
+    /// Ends the first process of a component with SIGKILL. [`Self::start`] starts it again.
+    pub(crate) async fn kill_component(&self, name: &str) {
+        let file = self.folder.join(format!("run/{name}.pid"));
+        let recorded = std::fs::read_to_string(&file).expect("a recorded pid");
+        let pid = recorded.split_whitespace().next().expect("a pid");
+        self.run("kill", &["-KILL", pid]).await;
     }
 
     /// Stops components of the cluster, as in an outage.
@@ -243,11 +274,20 @@ impl Cluster {
             .await;
     }
 
-    /// Repairs the cluster after a test: starts all components, uncordons the node and removes its taint, scales the operator to one
-    /// replica.
+    /// Sets the name with which volumes refer to the node, by default `node1`. With another name, existing volumes belong to a node that no
+    /// longer exists.
+    pub async fn rename_node(&self, name: &str) {
+        let label = format!("kubernetes.io/hostname={name}");
+        let arguments = ["label", "node", "node1", "--overwrite", &label];
+        self.run("kubectl", &arguments).await;
+    }
+
+    /// Repairs the cluster after a test: starts all components, uncordons the node, removes its taint and restores its name, scales the
+    /// operator to one replica.
     pub async fn mend(&self) {
         self.start().await;
         self.run("kubectl", &["uncordon", "node1"]).await;
+        self.rename_node("node1").await;
         // Ignores an error: the node usually has no such taint.
         let taint = format!("{TAINT}-");
         let _untainted = self

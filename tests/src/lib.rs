@@ -14,6 +14,7 @@ mod addresses;
 mod apply_phases;
 mod audit;
 mod canary;
+mod clock_jump;
 mod cluster;
 mod counter;
 mod crowd;
@@ -29,6 +30,7 @@ pub mod rights;
 mod runner_stand_in;
 mod scale;
 mod scene;
+mod soak;
 mod state_server;
 mod sweep;
 mod terraform_registry;
@@ -38,6 +40,7 @@ pub use addresses::{host, node};
 pub use apply_phases::Applies;
 pub use audit::{AuditLog, Request, Sender};
 pub use canary::Canaries;
+pub use clock_jump::ClockJump;
 pub use cluster::{Cluster, NetworkOutage, TAINT};
 pub use counter::Counter;
 pub use crowd::Crowd;
@@ -55,6 +58,7 @@ pub use scene::{
     Disk, GitServer, Scene, around, condition, is_ready, scene, scene_alone,
     scene_with_own_operators, scene_without_operator,
 };
+pub use soak::soak;
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};
 pub use terraform_registry::TerraformRegistry;

@@ -166,11 +166,15 @@ impl Scene {
         self.cluster.run("env", &all).await
     }
 
-    /// Returns the folder of the programs that cargo built with this test.
+    /// Returns the folder of the programs that cargo built with this program. A test is in a folder `deps` beside them.
     pub fn programs() -> PathBuf {
-        let test = std::env::current_exe().expect("the path of this program");
-        let programs = test.ancestors().nth(2).expect("the folder of programs");
-        programs.to_owned()
+        let program = std::env::current_exe().expect("the path of this program");
+        let folder = program.parent().expect("a folder");
+        folder
+            .parent()
+            .filter(|_| folder.ends_with("deps"))
+            .unwrap_or(folder)
+            .to_owned()
     }
 
     /// Runs `kubectl create --dry-run=server` with `object` in `namespace`. Returns whether the object would be admitted, and the
