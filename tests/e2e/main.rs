@@ -55,6 +55,7 @@ mod samples;
 mod scale;
 mod scripts;
 mod sources;
+mod storage;
 mod sync;
 mod tenancy;
 mod terragrunt;

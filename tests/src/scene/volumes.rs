@@ -64,28 +64,52 @@ impl Scene {
     }
 }
 
-/// Volume with a limited size, for the namespace of the test.
+/// Disk of the node with a volume for the namespace of the test.
 pub struct Disk {
     /// Name of the storage class of the volume.
     pub class: String,
-    folder: PathBuf,
+    /// Folder on the node at which the disk is mounted.
+    pub folder: PathBuf,
+    is_slow: bool,
 }
 
 impl Scene {
-    /// Creates a volume of `kib` KiB. A `PersistentVolumeClaim` with the storage class of the disk is bound to it.
+    /// Creates a disk of `kib` KiB. A `PersistentVolumeClaim` with the storage class of the disk is bound to it.
     pub async fn disk(&self, kib: u32) -> Disk {
+        let disk = self.new_disk(false);
+        std::fs::create_dir(&disk.folder).expect("a folder");
+        let options = format!("size={kib}k,mode=777");
+        let mount = ["-t", "tmpfs", "-o", &options, "tmpfs", disk.path()];
+        self.cluster.run("mount", &mount).await;
+        self.create_volume(&disk, &format!("{kib}Ki")).await;
+        disk
+    }
+
+    /// Creates a disk of 64 MiB, like [`Self::disk`], on which each write takes 100 ms. The node has one such disk at a time.
+    pub async fn slow_disk(&self) -> Disk {
+        let disk = self.new_disk(true);
+        self.cluster.run(SLOW_DISK, &["up", disk.path()]).await;
+        self.create_volume(&disk, "64Mi").await;
+        disk
+    }
+
+    fn new_disk(&self, is_slow: bool) -> Disk {
         let class = self.namespace.clone();
         let folder = self.cluster.folder.join("volumes").join(&class);
-        std::fs::create_dir(&folder).expect("a folder");
-        let path = folder.to_str().expect("a path");
-        let options = format!("size={kib}k,mode=777");
-        let mount = ["-t", "tmpfs", "-o", &options, "tmpfs", path];
-        self.cluster.run("mount", &mount).await;
+        Disk {
+            class,
+            folder,
+            is_slow,
+        }
+    }
+
+    async fn create_volume(&self, disk: &Disk, size: &str) {
+        let class = &disk.class;
         let volume = json!({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": class},
             "spec": {
-                "storageClassName": class, "capacity": {"storage": format!("{kib}Ki")},
-                "accessModes": ["ReadWriteOnce"], "hostPath": {"path": path},
+                "storageClassName": class, "capacity": {"storage": size},
+                "accessModes": ["ReadWriteOnce"], "hostPath": {"path": disk.path()},
                 "persistentVolumeReclaimPolicy": "Retain",
             },
         });
@@ -95,24 +119,41 @@ impl Scene {
             .create(&PostParams::default(), &volume)
             .await
             .expect("create the volume");
-        Disk { class, folder }
     }
 
-    /// Removes a disk whose volume was deleted.
+    /// Removes a disk. Its volume may be deleted already.
     pub async fn remove_disk(&self, disk: Disk) {
-        let path = disk.folder.to_str().expect("a path");
-        // A terminated pod may still use the mount.
-        self.cluster.run("umount", &["--lazy", path]).await;
+        let volumes: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
+        // Ignores an error: the test may have deleted the volume.
+        let _ = volumes.delete(&disk.class, &DeleteParams::default()).await;
+        if disk.is_slow {
+            self.cluster.run(SLOW_DISK, &["down", disk.path()]).await;
+        } else {
+            // A terminated pod may still use the mount.
+            self.cluster.run("umount", &["--lazy", disk.path()]).await;
+        }
         std::fs::remove_dir(&disk.folder).expect("remove the folder");
     }
 }
 
+const SLOW_DISK: &str = "hack/cluster/slow-disk";
+/// File that fills a disk.
+const FILLER: &str = "full";
+
 impl Disk {
+    fn path(&self) -> &str {
+        self.folder.to_str().expect("a path")
+    }
+
     /// Fills the disk.
     pub fn fill(&self) {
-        let file = self.folder.join("full");
-        let mut file = std::fs::File::create(file).expect("a file");
+        let mut file = std::fs::File::create(self.folder.join(FILLER)).expect("a file");
         while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    /// Frees the space that [`Self::fill`] took.
+    pub fn free(&self) {
+        std::fs::remove_file(self.folder.join(FILLER)).expect("remove the file");
     }
 
     /// Returns whether the disk is full.
