@@ -155,7 +155,10 @@ mod alone {
     #[tokio::test]
     async fn ha_upgrade_continues_runs_and_builds_of_an_earlier_operator() {
         Box::pin(scene_without_operator("upgrade", async |scene| {
-            scene.cluster.run("hack/earlier", &["install"]).await;
+            scene
+                .cluster
+                .run("hack/earlier", &["install", "before-0.1"])
+                .await;
             let base = own_base(&scene).await;
             let counter = Counter::start().await;
             let all = [
