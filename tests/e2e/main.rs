@@ -58,4 +58,5 @@ mod sources;
 mod sync;
 mod tenancy;
 mod terragrunt;
+mod upgrade;
 mod waitfor;
