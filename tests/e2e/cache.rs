@@ -118,10 +118,10 @@ async fn interrupt_by_a_full_or_lost_volume_fails_no_run() {
 }
 
 /// Name of the shared claim.
-const CLAIM: &str = "plans";
+pub(crate) const CLAIM: &str = "plans";
 
 /// Creates the shared claim, as an administrator does. The dev cluster has one node, so `ReadWriteOnce` is enough.
-async fn create_claim(scene: &Scene) {
+pub(crate) async fn create_claim(scene: &Scene) {
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {

@@ -59,4 +59,5 @@ mod storage;
 mod sync;
 mod tenancy;
 mod terragrunt;
+mod upgrade;
 mod waitfor;
