@@ -49,18 +49,19 @@ pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
 /// pod is being provisioned. A scheduled pod may wait for a volume, its network or its node.
 pub(crate) fn slow_pod(tf: &Terraform, job: &str, is_scheduled: bool) -> Waiting {
     let namespace = tf.namespace().unwrap_or_default();
-    let state = if is_scheduled {
-        "is scheduled but has not started".to_owned()
+    let message = if is_scheduled {
+        format!(
+            "the pod of Job {job} is scheduled but has not started; see kubectl describe pods -n \
+             {namespace} -l job-name={job}"
+        )
     } else {
         format!(
-            "has no node yet: its volume may not be provisioned, see kubectl get \
-             persistentvolumeclaims -n {namespace}"
+            "the pod of Job {job} has no node yet; its volume may not be provisioned: see kubectl \
+             describe pods,persistentvolumeclaims -n {namespace}"
         )
     };
     Waiting {
         reason: Reason::PodNotStarted.into(),
-        message: format!(
-            "the pod of Job {job} {state}; see kubectl describe pods -n {namespace} -l job-name={job}"
-        ),
+        message,
     }
 }

@@ -198,8 +198,8 @@ fn pod_that_does_not_run_is_reported_then_deleted() {
     assert_eq!(world.reason(), "PodNotStarted");
     let message = world.status().message;
     for part in [
-        "has no node yet: its volume may not be provisioned",
-        "kubectl describe pods -n team -l job-name=web-apply-1",
+        "the pod of Job web-apply-1 has no node yet; its volume may not be provisioned",
+        "kubectl describe pods,persistentvolumeclaims -n team",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
