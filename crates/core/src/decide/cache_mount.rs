@@ -31,10 +31,14 @@ impl ReconcileCase<'_> {
         }
     }
 
+    /// Whether pods can use the resource's own volume, or a volume that replaces it. A volume that has a state is not replaced: pods that
+    /// need no state do without it while it is unreachable.
     fn has_own_volume(&self, pod: PodRequest) -> bool {
-        let usability = state_volume::usability(self.seen, &self.history);
+        let is_replaced =
+            state_volume::usability(self.seen, &self.history) == CacheVolume::Unusable;
+        let is_usable = self.history.cache == CacheVolume::Usable || is_replaced;
         let is_bound = self.seen.cache == CacheSeen::Bound;
-        usability != CacheVolume::Suspect && (pod.waits_for_volume || is_bound)
+        is_usable && (pod.waits_for_volume || is_bound)
     }
 
     /// Whether pods can use the shared claim. Without it, they use scratch space.

@@ -84,6 +84,24 @@ fn run_waits_for_an_unreachable_volume_with_the_state() {
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
+/// Other resources with the same content wait for this build.
+#[test]
+fn build_does_without_an_unreachable_volume_with_the_state() {
+    let mut world = applied();
+    world.volume_unreachable = true;
+    world.commit(1).reconcile();
+    let images = world.images.len();
+    for _ in 0..30 {
+        world.advance_clock(60).reconcile();
+        world.advance_builds(None);
+    }
+    assert_eq!(world.images.len(), images + 1, "{:?}", world.status());
+    world.run_to(Stage::Created);
+    world.reconcile();
+    assert!(world.jobs["web-apply-2"].volume);
+    assert_eq!(world.reason(), "Unschedulable");
+}
+
 /// Pin and cache volume are lost. The state address in the run record shows that the state was on the volume.
 #[test]
 fn run_record_shows_local_state_on_lost_volume() {

@@ -26,7 +26,8 @@ impl World {
         let mut any = false;
         for build in self.builds.values_mut() {
             let is_waiting = build.needs_build_secret && build.secret.is_none();
-            if is_waiting || !matches!(build.state, BuildState::Active(_)) {
+            let can_start = !is_waiting && build.obstacle.is_none();
+            if !can_start || !matches!(build.state, BuildState::Active(_)) {
                 continue;
             }
             any = true;

@@ -478,6 +478,11 @@ impl World {
             let has_token = secrets.any(|secret| secret.name == name);
             let needs_build_secret =
                 has_token || in_build_namespace && volumes().any(requires_secret);
+            let own_claim = names::cache(&self.name());
+            let mut claims = volumes().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+            let has_own_volume = claims.any(|claim| claim.claim_name == own_claim);
+            let obstacle =
+                (has_own_volume && self.volume_unreachable).then(super::runner::unreachable_volume);
             self.builds.entry(name).or_insert_with(|| Build {
                 uid,
                 destination: destination(container),
@@ -487,7 +492,7 @@ impl World {
                 secret: None,
                 created_at: now,
                 labels: job.labels().clone(),
-                obstacle: None,
+                obstacle,
                 pod_denied: false,
                 state: BuildState::Active(None),
             });

@@ -295,10 +295,7 @@ impl World {
                 "CreateContainerConfigError",
                 "failed to create subPath directory for volumeMount \"cache\" of container \"terraform\"",
             ),
-            (_, _) if pod.volume && self.volume_unreachable => waiting(
-                "Unschedulable",
-                "1 node(s) had volume node affinity conflict",
-            ),
+            (_, _) if pod.volume && self.volume_unreachable => Some(unreachable_volume()),
             (_, _) => None,
         }
     }
@@ -350,4 +347,12 @@ fn engine(class: FailureClass) -> Failure {
         "ApplyFailed",
         "terraform ended with exit code 1: Error: nope",
     )
+}
+
+/// Returns why a pod waits for a volume of another node.
+pub(super) fn unreachable_volume() -> Waiting {
+    Waiting {
+        reason: "Unschedulable".to_owned(),
+        message: "1 node(s) had volume node affinity conflict".to_owned(),
+    }
 }
