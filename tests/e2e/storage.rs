@@ -111,13 +111,9 @@ mod alone {
 
             scene.cluster.rename_node("node2").await;
             commit(3).await;
-            let message = scene.reason("keeps", "Unschedulable").await;
-            for part in [
-                "the state is on PersistentVolumeClaim keeps-cache",
-                "kubectl delete persistentvolumeclaim keeps-cache",
-            ] {
-                assert!(message.contains(part), "no {part:?} in {message}");
-            }
+            // Builds continue without the volumes.
+            let message = "the state is on PersistentVolumeClaim keeps-cache";
+            scene.wait_for_message("keeps", message).await;
             let tf = scene.ready("caches").await;
             assert_eq!(failed_runs(&tf), 0, "{:?}", tf.status);
             scene

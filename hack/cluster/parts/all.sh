@@ -56,7 +56,7 @@ tear_down() {
   stop local-path coredns kubelet proxy scheduler controller-manager
   stop containerd
   containers_kill
-  stop moto gcs pg slow-disk-file slow-disk "${COMPONENTS[@]}"
+  stop moto gcs pg slow-disk "${COMPONENTS[@]}"
   mounts_remove
   cgroup_remove
   network_down

@@ -85,7 +85,7 @@ impl Scene {
         disk
     }
 
-    /// Creates a disk of 64 MiB, like [`Self::disk`], on which each write takes 100 ms. The node has one such disk at a time.
+    /// Creates a disk like [`Self::disk`], which writes 1 MiB per second. The node has one such disk at a time.
     pub async fn slow_disk(&self) -> Disk {
         let disk = self.new_disk(true);
         self.cluster.run(SLOW_DISK, &["up", disk.path()]).await;
