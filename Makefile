@@ -14,7 +14,7 @@ demo: ## show apply and delete of a resource on the dev cluster, which is starte
 test: ## run all tests, or those whose names contain T, cheapest tier first: make test T=approval
 	@hack/test "$(T)"
 
-full: ## run lint, all tests, tests that write gigabytes, and the end-to-end tests three times; takes more than an hour
+full: ## run lint, all tests, tests that write gigabytes, the end-to-end tests three times, and a campaign of random faults; takes hours
 	@hack/full
 
 chart: ## run tests of the Helm chart and the overlays, without a cluster: make chart T=same

@@ -3,52 +3,35 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Jump of the clock of the machine, which is also the clock of the dev cluster. The clock jumps back when this value is dropped.
-pub struct ClockJump {
-    offset: Offset,
-}
+/// Length of a jump. Certificates and tokens of the dev cluster are valid for longer.
+const LENGTH: Duration = Duration::from_mins(10);
 
-#[derive(Clone, Copy)]
-enum Offset {
-    Forward(Duration),
-    Back(Duration),
-}
+/// Clock of the machine that is ahead. It is also the clock of the dev cluster. The clock jumps back when this value is dropped.
+pub struct ClockJump(());
 
 impl ClockJump {
-    /// Moves the clock by `minutes`.
-    pub fn of_minutes(minutes: i64) -> Self {
-        let length = Duration::from_mins(minutes.unsigned_abs());
-        let offset = if minutes < 0 {
-            Offset::Back(length)
-        } else {
-            Offset::Forward(length)
-        };
-        assert!(jump(offset), "the clock cannot be set");
-        Self { offset }
+    /// Moves the clock ahead by ten minutes.
+    pub fn ten_minutes_ahead() -> Self {
+        assert!(
+            set_clock(SystemTime::now() + LENGTH),
+            "the clock cannot be set"
+        );
+        Self(())
     }
 }
 
 impl Drop for ClockJump {
     fn drop(&mut self) {
-        let reverse = match self.offset {
-            Offset::Forward(length) => Offset::Back(length),
-            Offset::Back(length) => Offset::Forward(length),
-        };
-        if !jump(reverse) {
-            println!("the clock of this machine may be wrong");
+        if !set_clock(SystemTime::now() - LENGTH) {
+            println!("the clock of this machine is {LENGTH:?} ahead");
         }
     }
 }
 
 /// Returns whether the clock was set.
-fn jump(offset: Offset) -> bool {
-    let now = SystemTime::now();
-    let then = match offset {
-        Offset::Forward(length) => now + length,
-        Offset::Back(length) => now - length,
-    };
-    let since_epoch = then.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let time = format!("--set=@{}", since_epoch.as_secs_f64());
-    let set = Command::new("date").args(["--utc", &time]).output();
+fn set_clock(time: SystemTime) -> bool {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let argument = format!("--set=@{}", since_epoch.as_secs_f64());
+    let set = Command::new("date").args(["--utc", &argument]).output();
     set.is_ok_and(|output| output.status.success())
 }

@@ -155,7 +155,7 @@ impl Cluster {
     pub(crate) async fn pid(&self, namespace: &str, selector: &str) -> String {
         let description = format!("a pod of {selector} in {namespace} that runs");
         let (_, pid) = until(&description, async || {
-            let mut processes = self.processes(namespace, selector).await;
+            let mut processes = Box::pin(self.processes(namespace, selector)).await;
             (!processes.is_empty()).then(|| processes.swap_remove(0))
         })
         .await;

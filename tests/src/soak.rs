@@ -49,11 +49,13 @@ pub async fn soak(scene: Arc<Scene>, length: Duration, seed: u64) {
     let settled = settle(&mut fleet, "convergence").await;
 
     let actions = fleet.actions();
-    let outcome = fleet.outcome(results.lock().clone()).await;
+    let known = results.lock().clone();
+    let outcome = fleet.outcome(known).await;
     let mut violations = ledger::violations(&actions, &outcome);
     fleet.delete().await;
     let actions = fleet.actions();
-    let outcome = fleet.outcome(results.lock().clone()).await;
+    let known = results.lock().clone();
+    let outcome = fleet.outcome(known).await;
     violations.extend(ledger::violations(&actions, &outcome));
     watch.abort();
     print_figures(&fleet, &faults, &results.lock(), settled);

@@ -162,7 +162,7 @@ impl Fleet {
         let text = self.module(number);
         let path = format!("{}/{repository}", self.scene.namespace);
         let write = |folder: &std::path::Path| {
-            crate::scene::repositories::write(folder, &[("main.tf", &text)])
+            crate::scene::repositories::write(folder, &[("main.tf", &text)]);
         };
         self.scene.cluster.commit(&path, write).await;
         self.commits.insert(repository, number);
