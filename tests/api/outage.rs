@@ -24,11 +24,24 @@ use crate::space::{Space, complete_job, resource, with, with_all};
 
 /// Names of the resources.
 const NAMES: [&str; 3] = ["web-0", "web-1", "web-2"];
-/// Maximum number of requests of one resource, or of one watch, with the same method, path and selector: this number, and
-/// [`REQUESTS_PER_SECOND`]. The client repeats a refused request several times within the first second.
-const FIRST_REQUESTS: f64 = 6.0;
-/// See [`FIRST_REQUESTS`]. The shortest backoff that does not grow is 800 ms; after it, the client repeats a request three times at once.
-const REQUESTS_PER_SECOND: f64 = 4.0;
+/// Maximum number of requests with the same method, path and selector.
+struct Limit {
+    first: f64,
+    per_second: f64,
+}
+
+/// Limit while all requests are refused. The client repeats a request several times within the first second. The shortest backoff that does
+/// not grow is 800 ms; after it, the client repeats the request three times at once.
+const REFUSED: Limit = Limit {
+    first: 6.0,
+    per_second: 4.0,
+};
+
+/// Limit while watches end at once: one request per second, and those that are sent when the faults change.
+const ENDED: Limit = Limit {
+    first: 2.0,
+    per_second: 1.0,
+};
 
 /// Number of watches that fill caches or report changes of inputs.
 const WATCHES: usize = 8;
@@ -191,18 +204,21 @@ impl Outage {
         assert_eq!(recorded, done.collect());
     }
 
-    /// Sets `fault`, awaits `reached`, and asserts that a backoff limits the requests meanwhile.
-    async fn limited(&self, fault: Fault, reached: impl Future<Output = ()>) {
+    /// Sets `fault`, awaits `reached`, and asserts that the requests meanwhile keep `limit`.
+    async fn limited(&self, fault: Fault, limit: &Limit, reached: impl Future<Output = ()>) {
         let since = Instant::now();
         self.proxy.set(fault);
         reached.await;
         let requests = self.proxy.requests();
         let seconds = since.elapsed().as_secs_f64();
         println!("{fault:?} of {seconds} s: {requests:#?}\n======");
-        let limit = FIRST_REQUESTS + seconds * REQUESTS_PER_SECOND;
+        let limit = limit.first + limit.per_second * seconds;
         for (request, count) in requests {
             let count = f64::from(u32::try_from(count).unwrap());
-            assert!(count <= limit, "{request}: {count} times in {seconds} s");
+            assert!(
+                count <= limit,
+                "{fault:?}: {request}: {count} times in {seconds} s"
+            );
         }
     }
 
@@ -254,7 +270,7 @@ async fn runs_survive_an_api_server_that_answers_429_and_500() {
     let holder = outage.holder().await;
     outage.watched(1).await;
     outage
-        .limited(Fault::All, async {
+        .limited(Fault::All, &REFUSED, async {
             for name in NAMES {
                 outage.apply(name, 3).await;
             }
@@ -279,7 +295,7 @@ async fn runs_survive_an_api_server_that_answers_429_and_500() {
     outage.assert_runs(&NAMES, 3).await;
 
     outage
-        .limited(Fault::ShortWatches, outage.watched(3))
+        .limited(Fault::ShortWatches, &ENDED, outage.watched(4))
         .await;
     assert_eq!(outage.holder().await, holder, "the operator has restarted");
 }
