@@ -130,9 +130,7 @@ async fn serve(State(proxied): State<Arc<Proxied>>, request: Request) -> Respons
             drop(proxied.forward(request, fault, changes).await);
             refusal(code, None)
         }
-        Answer::Forward | Answer::LoseResponse(_) => {
-            proxied.forward(request, fault, changes).await
-        }
+        Answer::Forward | Answer::LoseResponse(_) => proxied.forward(request, fault, changes).await,
     }
 }
 
@@ -144,13 +142,13 @@ fn answer(fault: Fault, number: usize, total: usize) -> Answer {
             let (code, retry_after) = REFUSALS[number % REFUSALS.len()];
             Answer::Refuse(code, retry_after)
         }
-        Fault::Share => match total % 23 {
+        Fault::Share => match total % 31 {
             3 | 11 => Answer::Refuse(429, None),
             6 => Answer::LoseResponse(504),
             9 => Answer::Refuse(429, Some(1)),
-            14 => Answer::LoseResponse(500),
-            17 => Answer::Refuse(503, None),
-            20 => Answer::Refuse(500, None),
+            15 => Answer::LoseResponse(500),
+            19 => Answer::Refuse(503, None),
+            25 => Answer::Refuse(500, None),
             _ => Answer::Forward,
         },
     }
@@ -220,7 +218,12 @@ fn described(request: &Request) -> String {
             !["resourceVersion", "continue"].contains(&name)
         })
         .collect();
-    format!("{} {}?{}", request.method(), request.uri().path(), kept.join("&"))
+    format!(
+        "{} {}?{}",
+        request.method(),
+        request.uri().path(),
+        kept.join("&")
+    )
 }
 
 fn refusal(code: u16, retry_after: Option<u16>) -> Response<Body> {

@@ -98,7 +98,11 @@ impl Outage {
     }
 
     async fn apply(&self, name: &str, size: usize) {
-        let resource = with(self.resource(name), "/variables", Some(json!({"size": size})));
+        let resource = with(
+            self.resource(name),
+            "/variables",
+            Some(json!({"size": size})),
+        );
         self.space.apply(&resource).await.unwrap();
     }
 
@@ -107,7 +111,13 @@ impl Outage {
         let mut parts = name.rsplitn(3, '-');
         let number = parts.next().unwrap().parse().unwrap();
         let resource = parts.nth(1).unwrap();
-        RunnerStandIn::of_run(self.runner.clone(), &self.space.namespace, resource, number, &name)
+        RunnerStandIn::of_run(
+            self.runner.clone(),
+            &self.space.namespace,
+            resource,
+            number,
+            &name,
+        )
     }
 
     /// Returns the Jobs that have not ended.
@@ -228,7 +238,9 @@ impl Outage {
             let requests = self.proxy.requests();
             let watched = requests
                 .iter()
-                .filter(|(request, requested)| request.contains("watch=true") && **requested >= count)
+                .filter(|(request, requested)| {
+                    request.contains("watch=true") && **requested >= count
+                })
                 .count();
             (watched >= WATCHES)
                 .then_some(())
@@ -344,7 +356,9 @@ async fn changes_before_an_etcd_compaction_are_noticed() {
     secrets.delete("deleted", &delete).await.unwrap();
     space.raw().delete("gone", &delete).await.unwrap();
     let jobs = space.api::<Job>();
-    jobs.delete("job-apply-2", &DeleteParams::background()).await.unwrap();
+    jobs.delete("job-apply-2", &DeleteParams::background())
+        .await
+        .unwrap();
     outage.server.compact().await;
     outage.server.restart_api_server().await;
     outage.proxy.set(Fault::None);

@@ -76,7 +76,9 @@ impl<S> WatchPace<S> {
 /// Returns path and query of a watch request, without the resource version. `None` for other requests.
 fn watched(uri: &Uri) -> Option<String> {
     let parameters = uri.query()?.split('&');
-    let is_watch = parameters.clone().any(|parameter| parameter == "watch=true");
+    let is_watch = parameters
+        .clone()
+        .any(|parameter| parameter == "watch=true");
     let kept = parameters.filter(|parameter| !parameter.starts_with("resourceVersion="));
     is_watch.then(|| format!("{}?{}", uri.path(), kept.collect::<Vec<_>>().join("&")))
 }
@@ -99,10 +101,17 @@ mod tests {
         };
         let start = Instant::now();
         for version in 0..10 {
-            send(&format!("/api/v1/pods?watch=true&resourceVersion={version}")).await;
+            send(&format!(
+                "/api/v1/pods?watch=true&resourceVersion={version}"
+            ))
+            .await;
         }
         assert_eq!(start.elapsed(), 9 * MIN_INTERVAL);
-        for other in ["/api/v1/pods", "/api/v1/pods?limit=1", "/api/v1/secrets?watch=true"] {
+        for other in [
+            "/api/v1/pods",
+            "/api/v1/pods?limit=1",
+            "/api/v1/secrets?watch=true",
+        ] {
             send(other).await;
         }
         assert_eq!(start.elapsed(), 9 * MIN_INTERVAL);
