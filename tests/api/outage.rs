@@ -221,7 +221,6 @@ impl Outage {
         reached.await;
         let requests = self.proxy.requests();
         let seconds = since.elapsed().as_secs_f64();
-        println!("{fault:?} of {seconds} s: {requests:#?}\n======");
         let limit = limit.first + limit.per_second * seconds;
         for (request, count) in requests {
             let count = f64::from(u32::try_from(count).unwrap());
@@ -374,6 +373,25 @@ async fn changes_before_an_etcd_compaction_are_noticed() {
                 .ok_or(text)
         })
         .await;
-    println!("{:#?} {:#?}", outage.created_jobs(), outage.proxy.expired());
+    let expired = outage.proxy.expired();
+    for path in [
+        "/api/v1/configmaps",
+        "/api/v1/secrets",
+        "/apis/alustan.io/v1alpha1/terraforms",
+        "/apis/batch/v1/jobs",
+    ] {
+        assert!(
+            expired.contains(path),
+            "{path} has not expired: {expired:?}"
+        );
+    }
+    let again = ["spec-apply-2", "map-apply-2", "secret-apply-2"];
+    let jobs = names.map(|name| format!("{name}-apply-1")).into_iter();
+    let jobs = jobs.chain(again.map(str::to_owned));
+    let jobs = jobs.chain(["new-apply-1", "gone-destroy-2"].map(str::to_owned));
+    let mut created: BTreeMap<_, _> = jobs.map(|job| (job, 1)).collect();
+    // No pod had claimed run 2 when its Job was deleted, so the operator created the Job of the same run again.
+    created.insert("job-apply-2".to_owned(), 2);
+    assert_eq!(outage.created_jobs(), created);
     assert_eq!(outage.holder().await, holder, "the operator has restarted");
 }
