@@ -208,13 +208,13 @@ impl Outage {
         let recorded = self.space.list::<TerraformRun>().await;
         let recorded: BTreeMap<_, _> = recorded
             .into_iter()
-            .map(|run| (run.spec.job, run.status.unwrap().result.to_string()))
+            .map(|run| (run.spec.job, run.status.unwrap().result))
             .collect();
         let done = once.into_keys().map(|job| (job, "Done".to_owned()));
         assert_eq!(recorded, done.collect());
     }
 
-    /// Sets `fault`, awaits `reached`, and asserts that the requests meanwhile keep `limit`.
+    /// Sets `fault`, awaits `reached`, and asserts that the number of requests until then is within `limit`.
     async fn limited(&self, fault: Fault, limit: &Limit, reached: impl Future<Output = ()>) {
         let since = Instant::now();
         self.proxy.set(fault);
@@ -270,11 +270,11 @@ async fn runs_survive_an_api_server_that_answers_429_and_500() {
         .iter()
         .map(|job| {
             let (runner, held) = (outage.stand_in(job), held.clone());
-            let hold = async move {
+            let before_report = async move {
                 held.wait().await;
                 held.wait().await;
             };
-            tokio::spawn(async move { runner.execute(hold).await })
+            tokio::spawn(async move { runner.execute(before_report).await })
         })
         .collect();
     held.wait().await;
@@ -341,6 +341,7 @@ async fn changes_before_an_etcd_compaction_are_noticed() {
     outage.jobs(1).await;
     let holder = outage.holder().await;
 
+    // The API server answers no request of the operator until it has restarted: a new watch cache has none of the compacted revisions.
     outage.proxy.set(Fault::All);
     outage.apply("spec", 2).await;
     outage.apply("new", 1).await;

@@ -61,7 +61,7 @@ pub(crate) struct Server {
     /// URL of etcd.
     etcd: String,
     /// Command of kube-apiserver, and its process of `leash.sh`. The server ends when this value is dropped.
-    api_server: Mutex<(Command, Child)>,
+    kube_apiserver: Mutex<(Command, Child)>,
     /// Process of `leash.sh` for etcd. The server ends when this value is dropped.
     _etcd: Child,
 }
@@ -105,7 +105,7 @@ impl Server {
             kubeconfig: kubeconfig(&folder, &loopback.url("https", secure)),
             loopback,
             etcd: Loopback::V4.url("http", client),
-            api_server: Mutex::new((api_server, process)),
+            kube_apiserver: Mutex::new((api_server, process)),
             _etcd: etcd,
             folder,
         };
@@ -173,8 +173,8 @@ impl Server {
     /// The server does not start.
     pub(crate) async fn restart_api_server(&self) {
         {
-            let mut api_server = self.api_server.lock().unwrap();
-            let (command, process) = &mut *api_server;
+            let mut kube_apiserver = self.kube_apiserver.lock().unwrap();
+            let (command, process) = &mut *kube_apiserver;
             // `leash.sh` kills the server when its stdin is closed.
             drop(process.stdin.take());
             process.wait().unwrap();
