@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use alustan_api::{Terraform, terraform_run};
@@ -58,8 +58,12 @@ pub(crate) struct Server {
     folder: PathBuf,
     kubectl: PathBuf,
     kubeconfig: Value,
-    /// Processes of `leash.sh` for etcd and kube-apiserver. Both servers end when this value is dropped.
-    _processes: [Child; 2],
+    /// URL of etcd.
+    etcd: String,
+    /// Command of kube-apiserver, and its process of `leash.sh`. The server ends when this value is dropped.
+    kube_apiserver: Mutex<(Command, Child)>,
+    /// Process of `leash.sh` for etcd. The server ends when this value is dropped.
+    _etcd: Child,
 }
 
 impl Server {
@@ -93,15 +97,16 @@ impl Server {
         certificates::write(&folder);
         fs::write(folder.join("audit.yaml"), AUDIT).unwrap();
         let [client, peer, secure] = free_ports();
-        let processes = [
-            etcd(&assets, &folder, client, peer),
-            api_server(&assets, &folder, client, loopback, secure, more),
-        ];
+        let etcd = etcd(&assets, &folder, client, peer);
+        let mut api_server = api_server(&assets, &folder, client, loopback, secure, more);
+        let process = spawn_guarded(&mut api_server, &folder.join("kube-apiserver.log"));
         let server = Self {
             kubectl: assets.join("kubectl"),
             kubeconfig: kubeconfig(&folder, &loopback.url("https", secure)),
             loopback,
-            _processes: processes,
+            etcd: Loopback::V4.url("http", client),
+            kube_apiserver: Mutex::new((api_server, process)),
+            _etcd: etcd,
             folder,
         };
         fs::write(server.kubeconfig_file(), server.kubeconfig.to_string()).unwrap();
@@ -162,6 +167,44 @@ impl Server {
         })
     }
 
+    /// Kills kube-apiserver, and starts it again on the same etcd and port.
+    ///
+    /// # Panics
+    /// The server does not start.
+    pub(crate) async fn restart_api_server(&self) {
+        {
+            let mut kube_apiserver = self.kube_apiserver.lock().unwrap();
+            let (command, process) = &mut *kube_apiserver;
+            // `leash.sh` kills the server when its stdin is closed.
+            drop(process.stdin.take());
+            process.wait().unwrap();
+            *process = spawn_guarded(command, &self.folder.join("kube-apiserver-2.log"));
+        }
+        self.wait_until_ready()
+            .await
+            .unwrap_or_else(|problem| panic!("{problem}"));
+    }
+
+    /// Removes all revisions before the current one from etcd
+    /// (<https://etcd.io/docs/latest/op-guide/maintenance/#history-compaction-v3-api-key-value-database>).
+    pub(crate) async fn compact(&self) {
+        let post = async |path: &str, body: Value| -> Value {
+            let request = reqwest::Client::new()
+                .post(format!("{}{path}", self.etcd))
+                .body(body.to_string());
+            let response = request.send().await.unwrap();
+            let status = response.status();
+            let body = response.text().await.unwrap();
+            assert!(status.is_success(), "{path}: {body}");
+            serde_json::from_str(&body).unwrap()
+        };
+        // Key `a`, which does not exist. The header of each response has the current revision.
+        let read = post("/v3/kv/range", json!({"key": "YQ=="})).await;
+        let revision = &read["header"]["revision"];
+        let compaction = json!({"revision": revision, "physical": true});
+        post("/v3/kv/compaction", compaction).await;
+    }
+
     /// Installs the CRD of the Rust types and the operator's manifests.
     async fn install(&self) {
         self.install_crd(&Terraform::crd()).await;
@@ -207,6 +250,30 @@ impl Server {
         let mut kubeconfig = self.kubeconfig.clone();
         kubeconfig["users"][0]["user"] = json!({ "token": token });
         client(kubeconfig).await
+    }
+
+    /// Returns the configuration of a client with all rights.
+    pub(crate) async fn client_config(&self) -> Config {
+        config(self.kubeconfig.clone()).await
+    }
+
+    /// Returns the configuration of a client with the rights of `user`, for a proxy at `url` that authenticates as a client with all rights.
+    pub(crate) async fn client_config_behind(&self, url: &str, user: &str) -> Config {
+        config(self.kubeconfig_behind(url, user)).await
+    }
+
+    /// Returns the path of a kubeconfig like [`Self::client_config_behind`].
+    pub(crate) fn kubeconfig_file_behind(&self, url: &str, user: &str) -> PathBuf {
+        let file = self.folder.join("kubeconfig-of-proxy");
+        fs::write(&file, self.kubeconfig_behind(url, user).to_string()).unwrap();
+        file
+    }
+
+    fn kubeconfig_behind(&self, url: &str, user: &str) -> Value {
+        let mut kubeconfig = self.kubeconfig_of(user);
+        kubeconfig["clusters"][0]["cluster"] = json!({"server": url});
+        kubeconfig["users"][0]["user"] = json!({"as": user});
+        kubeconfig
     }
 
     /// Returns the path of the kubeconfig with all rights.
@@ -427,6 +494,7 @@ fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
     spawn_guarded(&mut etcd, &folder.join("etcd.log"))
 }
 
+/// Returns the command of kube-apiserver.
 fn api_server(
     assets: &Path,
     folder: &Path,
@@ -434,7 +502,7 @@ fn api_server(
     loopback: Loopback,
     secure: u16,
     more: &[&str],
-) -> Child {
+) -> Command {
     let services = match loopback {
         Loopback::V4 => "10.96.0.0/16",
         Loopback::V6 => "fd00:96::/112",
@@ -465,7 +533,7 @@ fn api_server(
         .arg(format!("--audit-log-path={}", file("audit.log")))
         .arg(format!("--cert-dir={}", file("generated")))
         .args(more);
-    spawn_guarded(&mut server, &folder.join("kube-apiserver.log"))
+    server
 }
 
 fn kubeconfig(folder: &Path, url: &str) -> Value {
@@ -485,12 +553,15 @@ fn kubeconfig(folder: &Path, url: &str) -> Value {
 }
 
 async fn client(kubeconfig: Value) -> Client {
+    Client::try_from(config(kubeconfig).await).unwrap()
+}
+
+async fn config(kubeconfig: Value) -> Config {
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+    Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
-        .unwrap();
-    Client::try_from(config).unwrap()
+        .unwrap()
 }
 
 /// Waits until `wanted` returns a value. Panics with the last error of `wanted` after [`DEADLINE`].

@@ -70,6 +70,7 @@ mod version;
 mod visits;
 mod wait_index;
 mod watch;
+mod watch_pace;
 mod wiring;
 mod write_through_cache;
 

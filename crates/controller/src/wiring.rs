@@ -11,12 +11,15 @@ use futures::stream::{self, Stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::PartialObjectMeta;
+use kube::client::retry::{InvalidBackoff, RetryPolicy};
 use kube::client::{Body, ClientBuilder};
 use kube::runtime::{Controller, controller};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, watch};
+use tower::buffer::BufferLayer;
+use tower::retry::RetryLayer;
 use tower::util::MapRequestLayer;
 use tracing::{debug, info};
 
@@ -48,11 +51,21 @@ use crate::watch::mapping::{consumers_of_outputs, key_of, owner, to_ref};
 use crate::watch::trim;
 use crate::watch::used_objects::UsedKind;
 use crate::watch::{Events, ResourceName, ResourceNames, Watches};
+use crate::watch_pace::WatchPace;
 use crate::write_through_cache::WriteThroughCache;
 use alustan_api::labels::JOB_NAME;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// Delay before the first retry of a request. The delay doubles, with jitter, up to [`MAX_RETRY_DELAY`].
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(20);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Number of retries of a request. Then the backoff of the reconcile or of the watch begins.
+const MAX_RETRIES: u32 = 15;
+
+/// Maximum number of requests that wait for the client, as in the client of kube.
+const MAX_QUEUED_REQUESTS: usize = 1024;
 
 /// Maximum number of queued push events from webhooks.
 const MAX_QUEUED_PUSHES: usize = 100;
@@ -197,13 +210,23 @@ struct ControllerInputs {
 
 /// Builds a client that counts its calls and writes only while this replica leads.
 async fn fenced_client(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
-    let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
-    let builder = builder
+    let mut config = kube::Config::infer().await?;
+    config.default_retry = false;
+    let builder = ClientBuilder::try_from(config)?
+        .with_layer(&BufferLayer::new(MAX_QUEUED_REQUESTS))
+        .with_layer(&RetryLayer::new(retries()?))
+        .with_layer(&WatchPace::default())
         .with_layer(&CallCounter::new(metrics.clone()))
         .with_layer(&MapRequestLayer::new(
             consistent_list::without_version::<Body>,
         ));
     Ok(builder.with_layer(&Fence::new(leader.clone())).build())
+}
+
+/// Returns the retries of a request that the API server refuses with status 429, 503 or 504. They heed `Retry-After`. The retries of kube by
+/// default have delays of up to four minutes, in which a watch misses all changes although the API server may be available again.
+fn retries() -> Result<RetryPolicy, InvalidBackoff> {
+    RetryPolicy::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY, MAX_RETRIES, true)
 }
 
 async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
@@ -352,4 +375,32 @@ fn affected_resources(ctx: &Context, object: &impl ResourceExt, job: &str) -> Ve
     let mut resources = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
     resources.extend(owner(&ctx.settings, object));
     resources
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{Request, Response};
+    use tokio::time::Instant;
+    use tower::{BoxError, Layer, ServiceExt, service_fn};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn request_is_retried_at_least_every_ten_seconds() {
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let sent = times.clone();
+        let server = service_fn(move |_: Request<Body>| {
+            sent.lock().push(Instant::now());
+            let refusal = Response::builder().status(503).body(());
+            async move { refusal.map_err(BoxError::from) }
+        });
+        let client = RetryLayer::new(retries().unwrap()).layer(server);
+        let request = Request::new(Body::empty());
+        assert_eq!(client.oneshot(request).await.unwrap().status(), 503);
+        let times = times.lock();
+        assert_eq!(times.len(), 1 + usize::try_from(MAX_RETRIES).unwrap());
+        let waits = times.windows(2).map(|pair| pair[1] - pair[0]);
+        let longest = waits.max().unwrap();
+        assert_eq!(longest.as_secs(), MAX_RETRY_DELAY.as_secs());
+    }
 }

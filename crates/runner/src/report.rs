@@ -66,7 +66,8 @@ impl ReportExtras<'_> {
 }
 
 /// Writes the run report. Returns the report that the Secret contains: if the run was cancelled before it changed objects, a failure is
-/// reported as a cancellation.
+/// reported as a cancellation. If the response to an earlier attempt was lost, the Secret may contain the report already, or the controller may
+/// have recorded and removed it.
 pub async fn record(
     record: &RecordHandle,
     report: &RunReport,
@@ -80,7 +81,7 @@ pub async fn record(
             if progress.number != report.number
                 || ours.is_none_or(|claim| claim.pod_uid != identity.pod_uid)
                 || progress.phase > RunPhase::Reported
-                || progress.closed
+                || (progress.closed && progress.phase < RunPhase::Reported)
             {
                 return Err(RecordError::NotOurs(format!(
                     "run {} of {} is no longer claimed by this pod; its report is not recorded",
@@ -88,8 +89,12 @@ pub async fn record(
                 )));
             }
             if progress.phase == RunPhase::Reported {
-                let report = parse(&identity.report(), snapshot, key::REPORT)?;
-                return Ok(Update::Keep(report));
+                let reported = if progress.closed {
+                    report.clone()
+                } else {
+                    parse(&identity.report(), snapshot, key::REPORT)?
+                };
+                return Ok(Update::Keep(reported));
             }
             let cancelled = progress.cancel && progress.phase < RunPhase::Applying;
             let report = if cancelled {
@@ -209,10 +214,15 @@ pub fn unrecorded(error: &RecordError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::record::Identity;
     use alustan_api::change_set::{ChangeSet, ResourceChange};
     use alustan_api::report::{FailureClass, MAX_TEXT, StepTimes};
-    use alustan_api::run::RunKind;
+    use alustan_api::run::{Claim, RunKind};
+    use alustan_state::fake::FakeSecrets;
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
 
@@ -236,6 +246,65 @@ mod tests {
         assert_eq!(changes.get(key::LEFTOVER) == Some(&None), gone);
     }
 
+    fn report_of_run_7(failure: Option<Failure>) -> RunReport {
+        RunReport {
+            number: 7,
+            kind: RunKind::Apply,
+            result: match failure {
+                Some(_) => RunResult::Failed,
+                None => RunResult::Done,
+            },
+            trigger: String::new(),
+            job: String::new(),
+            changes: None,
+            asks: None,
+            lineage: None,
+            lock: None,
+            failure,
+            unsaved: None,
+            recovered: false,
+            state_address: None,
+            moved_from: None,
+            engine: None,
+            inventory: None,
+            undeclared: Vec::new(),
+            registry_hosts: None,
+            took: StepTimes::default(),
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// The response to the first attempt was lost, and the controller has closed the run in `phase` before the second attempt.
+    #[rstest]
+    #[case::with_the_report(RunPhase::Reported, true)]
+    #[case::without_a_report(RunPhase::Applying, false)]
+    #[tokio::test]
+    async fn report_that_is_already_recorded_is_a_success(
+        #[case] phase: RunPhase,
+        #[case] is_recorded: bool,
+    ) {
+        let identity = Identity::of_run_7();
+        let progress = RunProgress {
+            number: 7,
+            phase,
+            closed: true,
+            claimed_by: Some(Claim {
+                pod_uid: identity.pod_uid.clone(),
+                pod: identity.pod.clone(),
+                at: Timestamp::UNIX_EPOCH,
+            }),
+            ..RunProgress::default()
+        };
+        let secrets = Arc::new(FakeSecrets::new());
+        secrets.put(&identity.report(), [(key::PROGRESS, to_json(&progress))]);
+        let handle = RecordHandle::new(secrets.clone(), identity);
+        let (report, patience) = (report_of_run_7(None), Patience::lasting(Duration::ZERO));
+        let recorded = record(&handle, &report, ReportExtras::default(), patience).await;
+        assert_eq!(recorded.ok(), is_recorded.then_some(report));
+        assert!(secrets.writes().is_empty());
+    }
+
     #[test]
     fn report_copy_fits_into_a_termination_message() {
         let directory = tempfile::tempdir().unwrap();
@@ -245,35 +314,18 @@ mod tests {
             action: "create".to_owned(),
             ..ResourceChange::default()
         };
+        let failure = Failure {
+            class: FailureClass::Module,
+            reason: "ApplyFailed".into(),
+            message: "\u{1F600}".repeat(MAX_TEXT),
+        };
         let report = RunReport {
-            number: 7,
-            kind: RunKind::Apply,
-            result: RunResult::Failed,
-            trigger: String::new(),
-            job: String::new(),
             changes: Some(ChangeSet {
                 resources: vec![resource; 20],
                 ..ChangeSet::default()
             }),
-            asks: None,
-            lineage: None,
-            lock: None,
-            failure: Some(Failure {
-                class: FailureClass::Module,
-                reason: "ApplyFailed".into(),
-                message: "\u{1F600}".repeat(MAX_TEXT),
-            }),
-            unsaved: None,
-            recovered: false,
-            state_address: None,
-            moved_from: None,
-            engine: None,
-            inventory: None,
-            undeclared: Vec::new(),
             registry_hosts: Some(vec!["h".repeat(255); 32]),
-            took: StepTimes::default(),
-            started_at: Timestamp::UNIX_EPOCH,
-            finished_at: Timestamp::UNIX_EPOCH,
+            ..report_of_run_7(Some(failure))
         };
         write_message(&path, &report);
         let written = std::fs::read(&path).unwrap();

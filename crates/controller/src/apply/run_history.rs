@@ -91,9 +91,9 @@ fn size(run: &TerraformRun) -> u64 {
 }
 
 /// Whether the API server refuses the request, and would refuse it again: because of a quota, a policy or a missing permission, because the
-/// namespace is being deleted, or because the CRD is not installed. Not if it is overloaded or not available.
+/// namespace is being deleted, or because the CRD is not installed. Not if it is overloaded, not available or fails.
 fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if !matches!(status.code, 429 | 503 | 504))
+    matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
 }
 
 /// Deletes the record `name`, if it exists. Only logs an error if the API server refuses the deletion.
@@ -102,4 +102,29 @@ pub(super) async fn delete(ctx: &Context, namespace: &str, name: &str) -> Result
     let operation = format!("delete TerraformRun {name}");
     let deleted = call(&operation, api.delete(name, &DeleteParams::default())).await;
     without_refusal(ignore_not_found(deleted), namespace, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kube::core::Status;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::policy(403, true)]
+    #[case::no_crd(404, true)]
+    #[case::invalid(422, true)]
+    #[case::overloaded(429, false)]
+    #[case::failed(500, false)]
+    #[case::unavailable(503, false)]
+    fn record_of_a_run_is_omitted_only_if_it_is_refused(#[case] code: u16, #[case] omits: bool) {
+        let status: Status = serde_json::from_value(json!({"code": code})).unwrap();
+        let source = Arc::new(kube::Error::Api(status.boxed()));
+        let operation = "write TerraformRun web-1".to_owned();
+        let failed = Err(Error::Call { operation, source });
+        assert_eq!(without_refusal(failed, "team", "web-1").is_ok(), omits);
+    }
 }

@@ -1,6 +1,7 @@
 //! Fake API server that serves the only requests that a runner sends: get and patch of Secrets by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use alustan_state::fake::FakeSecrets;
@@ -21,20 +22,42 @@ pub(crate) type Calls = Arc<Mutex<Vec<String>>>;
 struct Served {
     secrets: Arc<FakeSecrets>,
     calls: Calls,
+    is_overloaded: Arc<AtomicBool>,
 }
 
 impl Served {
-    fn note(&self, verb: &str, name: &str) {
-        self.calls.lock().unwrap().push(format!("{verb} {name}"));
+    /// Records a request. Returns the response of an overloaded API server: of four requests with the same verb and Secret, the first gets
+    /// status 429 and the third status 500.
+    fn note(&self, verb: &str, name: &str) -> Option<Response> {
+        let mut calls = self.calls.lock().unwrap();
+        let call = format!("{verb} {name}");
+        let before = calls.iter().filter(|other| **other == call).count();
+        calls.push(call);
+        if !self.is_overloaded.load(Ordering::SeqCst) {
+            return None;
+        }
+        match before % 4 {
+            0 => Some(refusal(429, "TooManyRequests")),
+            2 => Some(refusal(500, "InternalError")),
+            _ => None,
+        }
     }
 }
 
-/// Serves `secrets` for the duration of the test. Records the requests in `calls`.
-pub(crate) fn serve(secrets: Arc<FakeSecrets>, calls: Calls) -> SocketAddr {
+/// Serves `secrets` for the duration of the test. Records the requests in `calls`. Refuses every other request while `is_overloaded`.
+pub(crate) fn serve(
+    secrets: Arc<FakeSecrets>,
+    calls: Calls,
+    is_overloaded: Arc<AtomicBool>,
+) -> SocketAddr {
     let path = "/api/v1/namespaces/{namespace}/secrets/{name}";
     let router = Router::new()
         .route(path, get(read).patch(patch))
-        .with_state(Arc::new(Served { secrets, calls }));
+        .with_state(Arc::new(Served {
+            secrets,
+            calls,
+            is_overloaded,
+        }));
     serve_router(router.layer(axum::extract::DefaultBodyLimit::disable()))
 }
 
@@ -59,7 +82,9 @@ pub(crate) fn serve_router(router: Router) -> SocketAddr {
 type Store = State<Arc<Served>>;
 
 async fn read(State(served): Store, Path((_, name)): Path<(String, String)>) -> Response {
-    served.note("get", &name);
+    if let Some(refusal) = served.note("get", &name) {
+        return refusal;
+    }
     answer(&name, served.secrets.read(&name).await)
 }
 
@@ -68,7 +93,9 @@ async fn patch(
     Path((_, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    served.note("patch", &name);
+    if let Some(refusal) = served.note("patch", &name) {
+        return refusal;
+    }
     let secrets = &served.secrets;
     let patch: Value = serde_json::from_slice(&body).unwrap();
     if patch.is_array() {
@@ -112,14 +139,18 @@ async fn replace(secrets: &FakeSecrets, name: &str, patch: &Value) -> Result<Sna
 }
 
 fn answer(name: &str, result: Result<Snapshot, StoreError>) -> Response {
-    let (code, body) = match result {
-        Ok(snapshot) => (200, secret(name, snapshot)),
-        Err(StoreError::Missing(_)) => (404, status(404, "NotFound")),
-        Err(StoreError::Conflict(_)) => (409, status(409, "Conflict")),
-        Err(StoreError::Refused { .. }) => (422, status(422, "Invalid")),
-        Err(StoreError::Unavailable { .. }) => (503, status(503, "ServiceUnavailable")),
-    };
-    (StatusCode::from_u16(code).unwrap(), body.to_string()).into_response()
+    match result {
+        Ok(snapshot) => secret(name, snapshot).to_string().into_response(),
+        Err(StoreError::Missing(_)) => refusal(404, "NotFound"),
+        Err(StoreError::Conflict(_)) => refusal(409, "Conflict"),
+        Err(StoreError::Refused { .. }) => refusal(422, "Invalid"),
+        Err(StoreError::Unavailable { .. }) => refusal(503, "ServiceUnavailable"),
+    }
+}
+
+fn refusal(code: u16, reason: &str) -> Response {
+    let body = status(code, reason).to_string();
+    (StatusCode::from_u16(code).unwrap(), body).into_response()
 }
 
 fn secret(name: &str, snapshot: Snapshot) -> Value {

@@ -1,5 +1,8 @@
 //! Requests of a run to the API server. Each test compares the complete sequence, so that an additional request fails the test.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
 use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
 
@@ -98,4 +101,31 @@ fn destroy_sends_a_fixed_sequence_of_requests() {
     world.calls();
     world.run(RunKind::Destroy).expect(RunResult::Done);
     assert_calls(&world, "a destroy", &LATER_CHANGE);
+}
+
+/// The API server refuses every other request with the same verb and Secret. A write of the report is retried after a read.
+#[test]
+fn apply_succeeds_by_few_retries_of_429_and_500() {
+    let mut world = world();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.calls();
+    world.is_overloaded.store(true, Ordering::SeqCst);
+    world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.pointer().current.unwrap().version, 2);
+    let mut counts = BTreeMap::<_, usize>::new();
+    for call in world.calls() {
+        *counts.entry(call).or_default() += 1;
+    }
+    let expected = [
+        ("get web-report", 6),
+        ("get web-run", 2),
+        ("get web-state", 2),
+        ("get web-state-slot-0", 2),
+        ("patch web-report", 6),
+        ("patch web-state", 4),
+        ("patch web-state-slot-0", 2),
+    ];
+    let expected = expected.map(|(call, count)| (call.to_owned(), count));
+    assert_eq!(counts, BTreeMap::from(expected));
 }

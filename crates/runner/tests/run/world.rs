@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::{FailureClass, RunReport, RunResult};
@@ -33,6 +34,8 @@ pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) secrets: Arc<FakeSecrets>,
     calls: api::Calls,
+    /// Whether the API server refuses every other request.
+    pub(crate) is_overloaded: Arc<AtomicBool>,
     pub(crate) inputs: RunInputs,
     pub(crate) vars: BTreeMap<String, String>,
     /// `spec.mode` of the resource.
@@ -88,7 +91,8 @@ impl World {
         }
         secrets.put(RECORD, []);
         let calls = api::Calls::default();
-        let address = api::serve(secrets.clone(), calls.clone());
+        let is_overloaded = Arc::new(AtomicBool::new(false));
+        let address = api::serve(secrets.clone(), calls.clone(), is_overloaded.clone());
         let config = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
              clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]\n\
@@ -138,6 +142,7 @@ impl World {
             directory,
             secrets,
             calls,
+            is_overloaded,
             inputs,
             vars: BTreeMap::new(),
             mode: Mode::Apply,
