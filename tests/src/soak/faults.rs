@@ -78,11 +78,13 @@ async fn kill_one(
     selector: &str,
     random: &mut fastrand::Rng,
 ) -> Option<String> {
+    // Draws a number also without a process: later choices depend on the seed only.
+    let chosen = random.usize(..);
     let mut processes = scene.cluster.processes(namespace, selector).await;
     if processes.is_empty() {
         return None;
     }
-    let (pod, pid) = processes.swap_remove(random.usize(..processes.len()));
+    let (pod, pid) = processes.swap_remove(chosen % processes.len());
     // Ignores an error: the process may have ended.
     let (killed, _) = scene.cluster.output("kill", &["-KILL", &pid], None).await;
     killed.then_some(pod)
