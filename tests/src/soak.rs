@@ -57,11 +57,12 @@ pub async fn soak(scene: Arc<Scene>, length: Duration, seed: u64) {
     let known = results.lock().clone();
     let outcome = fleet.outcome(known).await;
     violations.extend(ledger::violations(&actions, &outcome));
+    assert!(!watch.is_finished(), "the watch of runs has ended");
     watch.abort();
     print_figures(&fleet, &faults, &results.lock(), settled);
     println!("objects created and destroyed: {}", actions.len());
-    assert!(violations.is_empty(), "{violations:#?}");
     scene.cluster.scale_operator(1).await;
+    assert!(violations.is_empty(), "{violations:#?}");
     scene.nothing_left().await;
 }
 
