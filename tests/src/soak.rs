@@ -18,14 +18,14 @@ use crate::Scene;
 use faults::Fault;
 use fleet::Fleet;
 
-/// Maximum time until all resources are as wanted, after the faults have ended.
+/// Maximum time until all resources match their specs, after the faults have ended.
 const CONVERGENCE: Duration = Duration::from_mins(10);
 
 /// Results of runs, by resource and number.
 type Results = Arc<Mutex<BTreeMap<(String, i64), String>>>;
 
-/// Runs a campaign of this length. Prints its figures. Panics if anything was applied twice or lost, or does not converge. A campaign with
-/// the same `seed` makes the same choices, at other moments of the runs.
+/// Runs a campaign of this length. Prints its figures. Panics if a rule of docs/reliability.md is violated, or if the resources do not converge.
+/// A campaign with the same `seed` makes the same choices, at other moments of the runs.
 pub async fn soak(scene: Arc<Scene>, length: Duration, seed: u64) {
     println!(
         "seed {seed}: {} resources, {} min",
@@ -102,7 +102,7 @@ async fn inject_faults(
     counts
 }
 
-/// Waits until all resources are as wanted. Returns the time.
+/// Waits until all resources match their specs. Returns the time.
 async fn settle(fleet: &mut Fleet, phase: &str) -> Duration {
     let start = Instant::now();
     loop {
@@ -137,7 +137,7 @@ fn print_figures(
     row("faults", list(&names.collect()));
     row("runs by result", list(&by_result));
     row(
-        "time from the end of the last fault until all resources are as wanted",
+        "time from the end of the last fault until all resources match their specs",
         format!("{:.0} s", settled.as_secs_f64()),
     );
 }

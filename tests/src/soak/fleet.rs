@@ -305,7 +305,7 @@ impl Fleet {
         None
     }
 
-    /// Repeats what a user expects to be done, and returns what is not yet as wanted.
+    /// Approves pending plans, creates missing resources, and returns the resources that do not match their specs yet.
     pub(super) async fn unsettled(&mut self) -> Vec<String> {
         self.approve().await;
         let api: Api<Terraform> = self.scene.api();
@@ -358,7 +358,7 @@ impl Fleet {
         String::from_utf8(value.0).ok()
     }
 
-    /// Returns everything that the modules did, in order.
+    /// Returns the creations and destructions by all modules, in order.
     pub(super) fn actions(&self) -> Vec<Action> {
         self.counter
             .requested_paths()
@@ -367,7 +367,7 @@ impl Fleet {
             .collect()
     }
 
-    /// Returns what the cluster reports at the end. `results`: results of runs.
+    /// Returns results, states and specs at the end of the campaign. `results`: results of runs.
     pub(super) async fn outcome(&self, results: BTreeMap<(String, i64), String>) -> Outcome {
         let api: Api<Terraform> = self.scene.api();
         let all = api
@@ -404,7 +404,7 @@ impl Fleet {
         outcome
     }
 
-    /// Deletes all resources, dependents first.
+    /// Deletes all resources at once, and waits until they are gone. The operator destroys dependents first.
     pub(super) async fn delete(&mut self) {
         let deletions = self.members.iter().map(|member| {
             let (scene, name) = (self.scene.clone(), member.name.clone());

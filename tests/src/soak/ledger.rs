@@ -8,7 +8,7 @@ pub(super) struct Action {
     pub(super) resource: String,
     /// Name of the object in the module.
     pub(super) object: String,
-    /// Value of the object. Each value of an object is wanted once.
+    /// Value of the object. The specs and commits of a campaign require each value once.
     pub(super) value: String,
     pod: String,
     is_creation: bool,
@@ -62,7 +62,7 @@ pub(super) struct Outcome {
     pub(super) approved: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Returns everything that the operator must not do and did.
+/// Returns the violations of the rules in docs/reliability.md.
 pub(super) fn violations(actions: &[Action], outcome: &Outcome) -> Vec<String> {
     let mut by_resource: BTreeMap<&str, Vec<&Action>> = BTreeMap::new();
     for action in actions {
