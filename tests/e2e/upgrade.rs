@@ -150,10 +150,11 @@ fn retry(limit: u32, backoff: &str) -> Value {
 
 /// Module whose plan fails.
 const FAILING: &str = r#"
+variable "me" {}
 output "v" {
   value = 1
   precondition {
-    condition     = false
+    condition     = var.me == ""
     error_message = "never"
   }
 }
@@ -660,20 +661,19 @@ impl Matrix {
         digests
     }
 
-    /// Edits a field of each resource that rests, on which no apply depends, and waits until the operator has observed the edit.
+    /// Edits a field of each resource that rests, on which no apply depends, and waits until the operator has observed the edit. The operator
+    /// may have to query git and the registry first.
     async fn touch(&self, round: u32) {
         let edit = json!({"spec": {"timeouts": {"plan": format!("{}m", 20 + round)}}});
         let api = self.scene.api::<Terraform>();
-        let resting = self
-            .kinds()
-            .filter(|kind| matches!(kind.course, Course::Rests(_)));
-        let touched = resting.map(async |kind| {
-            let patch = Patch::Merge(&edit);
-            api.patch(kind.name, &PatchParams::default(), &patch)
-                .await
-                .unwrap();
-            let observed = "the observation of an edit";
-            self.scene.wait(kind.name, observed, is_observed).await;
+        let touched = self.kinds().map(async |kind| {
+            if let Course::Rests(state) = kind.course {
+                let patch = Patch::Merge(&edit);
+                api.patch(kind.name, &PatchParams::default(), &patch)
+                    .await
+                    .unwrap();
+                self.reaches(kind.name, state).await;
+            }
         });
         join_all(touched).await;
     }
