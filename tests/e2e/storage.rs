@@ -85,7 +85,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn storage_of_a_removed_node_is_replaced_unless_it_has_the_state() {
+    async fn storage_of_a_removed_node_is_replaced_if_it_has_no_state() {
         scene_alone("removed", |scene| async move {
             scene.cluster.scale_operator(0).await;
             let operators = Operators::of(&scene).await;

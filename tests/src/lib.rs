@@ -55,7 +55,7 @@ pub use scale::{
     Calls, Commit, Crash, Filled, Idle, Scale, Size, Start, ratio, variables, write_history,
 };
 pub use scene::{
-    Disk, GitServer, Scene, around, condition, is_ready, scene, scene_alone,
+    Disk, GitServer, Scene, around, condition, is_ready, scene, scene_alone, scene_of_program,
     scene_with_own_operators, scene_without_operator,
 };
 pub use soak::soak;

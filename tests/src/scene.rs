@@ -70,6 +70,15 @@ where
     run(name, Disruption::Cluster, test).await;
 }
 
+/// Same as `scene_alone`, for a program of its own.
+pub async fn scene_of_program<F, T>(name: &str, program: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
+    run(name, Disruption::Cluster, program).await;
+}
+
 /// Same as `scene_alone`, in a cluster with the CRD and without an operator: `test` may install an operator in any way.
 pub async fn scene_without_operator<F, T>(name: &str, test: F)
 where

@@ -4,7 +4,7 @@ mod faults;
 mod fleet;
 mod ledger;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, watcher};
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use crate::Scene;
 use faults::Fault;
@@ -21,7 +22,7 @@ use fleet::Fleet;
 /// Maximum time until all resources match their specs, after the faults have ended.
 const CONVERGENCE: Duration = Duration::from_mins(10);
 
-/// Results of runs, by resource and number.
+/// Results of runs, by resource and number. For a run that failed: the reason.
 type Results = Arc<Mutex<BTreeMap<(String, i64), String>>>;
 
 /// Runs a campaign of this length. Prints its figures. Panics if a rule of docs/reliability.md is violated, or if the resources do not converge.
@@ -35,33 +36,35 @@ pub async fn soak(scene: Arc<Scene>, length: Duration, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     scene.cluster.scale_operator(2).await;
     let results = Results::default();
-    let watch = tokio::spawn(record_results(scene.clone(), results.clone()));
+    // The tasks end with this function, also if it panics.
+    let mut watch = JoinSet::new();
+    watch.spawn(record_results(scene.clone(), results.clone()));
     let mut fleet = Fleet::create(&scene, random.fork()).await;
     settle(&mut fleet, "first applies").await;
 
-    let faults = tokio::spawn(inject_faults(scene.clone(), random.fork(), length));
-    while !faults.is_finished() {
+    let mut injector = JoinSet::new();
+    injector.spawn(inject_faults(scene.clone(), random.fork(), length));
+    let faults = loop {
+        if let Some(faults) = injector.try_join_next() {
+            break faults.expect("faults");
+        }
         fleet.act().await;
         tokio::time::sleep(Duration::from_millis(random.u64(500..4_000))).await;
-    }
-    let faults = faults.await.expect("faults");
-    scene.cluster.start().await;
+    };
     let settled = settle(&mut fleet, "convergence").await;
 
-    let actions = fleet.actions();
-    let known = results.lock().clone();
-    let outcome = fleet.outcome(known).await;
-    let mut violations = ledger::violations(&actions, &outcome);
+    let mut violations = BTreeSet::new();
+    let mut outcome = fleet.outcome(&results).await;
+    violations.extend(ledger::violations(&fleet.actions(), &outcome));
     fleet.delete().await;
+    outcome = fleet.outcome(&results).await;
     let actions = fleet.actions();
-    let known = results.lock().clone();
-    let outcome = fleet.outcome(known).await;
     violations.extend(ledger::violations(&actions, &outcome));
-    assert!(!watch.is_finished(), "the watch of runs has ended");
-    watch.abort();
+    assert!(watch.try_join_next().is_none(), "the watch of runs ended");
     print_figures(&fleet, &faults, &results.lock(), settled);
-    println!("objects created and destroyed: {}", actions.len());
-    scene.cluster.scale_operator(1).await;
+    println!("| created and destroyed objects | {} |", actions.len());
+    let interrupted = ledger::interrupted(&actions, &outcome);
+    println!("| runs that were interrupted between two objects | {interrupted} |");
     assert!(violations.is_empty(), "{violations:#?}");
     scene.nothing_left().await;
 }
@@ -77,7 +80,8 @@ async fn record_results(scene: Arc<Scene>, results: Results) {
         let numbers = run.spec.number..=status.last_number.max(run.spec.number);
         for number in numbers.filter(|number| run.describes(*number)) {
             let key = (run.spec.terraform.name.clone(), number);
-            results.lock().insert(key, status.result.clone());
+            let result = status.reason.as_ref().unwrap_or(&status.result);
+            results.lock().insert(key, result.clone());
         }
     }
     panic!("{}: the watch of runs ended", scene.namespace);

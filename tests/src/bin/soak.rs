@@ -5,14 +5,14 @@ use std::num::ParseIntError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_tests::{Scene, scene, soak};
+use alustan_tests::{Scene, scene_of_program, soak};
 
 #[tokio::main]
 async fn main() -> Result<(), ParseIntError> {
     let length = Duration::from_mins(number("MINUTES")?.unwrap_or(30));
     let seed = number("SEED")?.unwrap_or_else(|| fastrand::u64(..));
     let campaign = async |scene: Arc<Scene>| Box::pin(soak(scene, length, seed)).await;
-    scene("soak", campaign).await;
+    scene_of_program("soak", campaign).await;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::Status;
 use serde_json::{Value, json};
 
+use super::Results;
 use super::ledger::{Action, Outcome};
 use crate::scene::is_ready;
 use crate::{Counter, Scene};
@@ -52,7 +53,7 @@ pub(super) struct Fleet {
     deleted: BTreeSet<String>,
     /// Last commit of each repository.
     commits: BTreeMap<&'static str, u32>,
-    approved: BTreeMap<String, BTreeSet<String>>,
+    approved: BTreeMap<String, BTreeMap<String, usize>>,
     /// Number of actions by kind.
     pub(super) counts: BTreeMap<&'static str, usize>,
 }
@@ -170,9 +171,10 @@ impl Fleet {
 
     /// Performs one action of a user. A user does not repeat a request that fails.
     pub(super) async fn act(&mut self) {
-        self.approve().await;
         let chosen = self.random.usize(..self.members.len());
         match self.random.u8(..20) {
+            // Plans wait for approval for about half a minute.
+            2 | 3 => self.approve().await,
             0 => {
                 let repository = SHARED[self.random.usize(..SHARED.len())];
                 self.commit(repository).await;
@@ -228,19 +230,18 @@ impl Fleet {
             version: 0,
         };
         let manifest = self.manifest(&successor);
-        let api: Api<Terraform> = self.scene.api();
-        if self
-            .attempt(api.delete(&name, &DeleteParams::default()))
-            .await
-            .is_none()
-        {
-            return;
-        }
+        self.members[chosen] = successor;
+        self.delete_one(&name).await;
         self.deleted.insert(name);
         self.count("deletions");
-        self.members[chosen] = successor;
-        // The successor is created again by `settle` if this request fails.
+        // `unsettled` repeats requests that fail.
         let _ = self.put(&manifest).await;
+    }
+
+    async fn delete_one(&mut self, name: &str) {
+        let api: Api<Terraform> = self.scene.api();
+        let how = DeleteParams::default();
+        let _ = self.attempt(api.delete(name, &how)).await;
     }
 
     async fn put(&mut self, manifest: &Value) -> Option<Terraform> {
@@ -269,7 +270,9 @@ impl Fleet {
                 continue;
             };
             let value = self.value_of(&tf, CONSTANT);
-            self.approved.entry(name.clone()).or_default().insert(value);
+            let actions = self.counter.requested_paths().len();
+            let approved = self.approved.entry(name.clone()).or_default();
+            approved.entry(value).or_insert(actions);
             let approval = json!({"spec": {"approval": {"plan": id, "by": self.user}}});
             if self.patch(&name, &approval).await {
                 self.count("approvals");
@@ -313,6 +316,15 @@ impl Fleet {
             return vec!["the API server".to_owned()];
         };
         let mut left = Vec::new();
+        let kept: Vec<String> = all
+            .iter()
+            .filter(|tf| tf.metadata.deletion_timestamp.is_none())
+            .map(ResourceExt::name_any)
+            .filter(|name| self.deleted.contains(name))
+            .collect();
+        for name in kept {
+            self.delete_one(&name).await;
+        }
         let missing: Vec<Value> = self
             .members
             .iter()
@@ -368,7 +380,7 @@ impl Fleet {
     }
 
     /// Returns results, states and specs at the end of the campaign. `results`: results of runs.
-    pub(super) async fn outcome(&self, results: BTreeMap<(String, i64), String>) -> Outcome {
+    pub(super) async fn outcome(&self, results: &Results) -> Outcome {
         let api: Api<Terraform> = self.scene.api();
         let all = api
             .list(&ListParams::default())
@@ -376,7 +388,7 @@ impl Fleet {
             .expect("a list")
             .items;
         let mut outcome = Outcome {
-            results,
+            results: results.lock().clone(),
             approved: self.approved.clone(),
             ..Outcome::default()
         };

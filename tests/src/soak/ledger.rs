@@ -44,26 +44,34 @@ impl Action {
         let (job, _) = self.pod.rsplit_once('-')?;
         job.rsplit_once('-')?.1.parse().ok()
     }
+
+    /// Returns the recorded result of the run.
+    fn result<'a>(&self, outcome: &'a Outcome) -> Option<&'a str> {
+        let key = (self.resource.clone(), self.run()?);
+        outcome.results.get(&key).map(String::as_str)
+    }
 }
 
 const CREATED: &str = "created";
 const DESTROYED: &str = "destroyed";
+/// Reason of a run that ended without a report, for example after SIGKILL.
+const INTERRUPTED: &str = "Interrupted";
 
 /// End of a campaign, as the cluster reports it.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Results of runs, by resource and number of the run.
+    /// Results of runs, by resource and number of the run. For a run that failed: the reason.
     pub(super) results: BTreeMap<(String, i64), String>,
     /// Values in the states of the existing resources, by resource and object.
     pub(super) states: BTreeMap<(String, String), String>,
     /// Values that the specs and the last commits require, by resource and object.
     pub(super) wanted: BTreeMap<(String, String), String>,
-    /// Resources that need approval, and the values that a user approved.
-    pub(super) approved: BTreeMap<String, BTreeSet<String>>,
+    /// Resources that need approval, and the values that a user approved, each with the number of earlier actions of all resources.
+    pub(super) approved: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
 /// Returns the violations of the rules in docs/reliability.md.
-pub(super) fn violations(actions: &[Action], outcome: &Outcome) -> Vec<String> {
+pub(super) fn violations(actions: &[Action], outcome: &Outcome) -> BTreeSet<String> {
     let mut by_resource: BTreeMap<&str, Vec<&Action>> = BTreeMap::new();
     for action in actions {
         by_resource
@@ -71,15 +79,35 @@ pub(super) fn violations(actions: &[Action], outcome: &Outcome) -> Vec<String> {
             .or_default()
             .push(action);
     }
-    let mut found = Vec::new();
+    let mut found: BTreeSet<String> = wrong_states(outcome).into_iter().collect();
+    found.extend(unapproved(actions, outcome));
     for (resource, actions) in &by_resource {
         found.extend(concurrent_pods(resource, actions));
+        found.extend(unrecorded_runs(resource, actions, outcome));
         found.extend(repeated_actions(resource, actions, outcome));
-        found.extend(unapproved(resource, actions, outcome));
         found.extend(lost_objects(resource, actions, outcome));
     }
-    found.extend(wrong_states(outcome));
     found
+}
+
+/// Returns the number of runs that were interrupted after they had created or destroyed an object.
+pub(super) fn interrupted(actions: &[Action], outcome: &Outcome) -> usize {
+    let pods: BTreeSet<&str> = actions
+        .iter()
+        .filter(|action| action.result(outcome) == Some(INTERRUPTED))
+        .map(|action| action.pod.as_str())
+        .collect();
+    pods.len()
+}
+
+/// Runs that acted and have no record.
+fn unrecorded_runs(resource: &str, actions: &[&Action], outcome: &Outcome) -> Vec<String> {
+    let unrecorded = actions
+        .iter()
+        .filter(|action| action.result(outcome).is_none());
+    unrecorded
+        .map(|action| format!("{resource}: the run of pod {} has no record", action.pod))
+        .collect()
 }
 
 /// A pod that acts after a later pod of the same resource, and a second pod of one run.
@@ -103,13 +131,13 @@ fn concurrent_pods(resource: &str, actions: &[&Action]) -> Vec<String> {
     found
 }
 
-/// Objects that were created or destroyed again after a run with the result `Done` had done it.
+/// Objects that were created or destroyed again after this was complete.
 fn repeated_actions(resource: &str, actions: &[&Action], outcome: &Outcome) -> Vec<String> {
-    let mut done = BTreeSet::new();
+    let mut complete = BTreeSet::new();
     let mut found = Vec::new();
-    for action in actions {
+    for (index, action) in actions.iter().enumerate() {
         let subject = (action.is_creation, &action.object, &action.value);
-        if done.contains(&subject) {
+        if complete.contains(&subject) {
             let verb = if action.is_creation {
                 CREATED
             } else {
@@ -120,49 +148,56 @@ fn repeated_actions(resource: &str, actions: &[&Action], outcome: &Outcome) -> V
                 action.object, action.value, action.pod
             ));
         }
-        if is_done(action, outcome) {
-            done.insert(subject);
+        if is_complete(action, &actions[index + 1..], outcome) {
+            complete.insert(subject);
         }
     }
     found
 }
 
-fn unapproved(resource: &str, actions: &[&Action], outcome: &Outcome) -> Vec<String> {
-    let Some(approved) = outcome.approved.get(resource) else {
-        return Vec::new();
+fn unapproved(actions: &[Action], outcome: &Outcome) -> Vec<String> {
+    let is_unapproved = |(index, action): &(usize, &Action)| {
+        let approved = outcome.approved.get(&action.resource);
+        let since = approved.map(|values| values.get(&action.value));
+        action.is_creation && since.is_some_and(|since| since.is_none_or(|since| index < since))
     };
     actions
         .iter()
-        .filter(|action| action.is_creation && !approved.contains(&action.value))
-        .map(|action| {
+        .enumerate()
+        .filter(is_unapproved)
+        .map(|(_, action)| {
             format!(
-                "{resource}: {} {} was created without approval",
-                action.object, action.value
+                "{}: {} {} was created without approval",
+                action.resource, action.object, action.value
             )
         })
         .collect()
 }
 
-/// Objects that a run with the result `Done` created, that were not destroyed, and that no state contains.
+/// Objects whose creation is complete, that were not destroyed, and that no state contains.
 fn lost_objects(resource: &str, actions: &[&Action], outcome: &Outcome) -> Vec<String> {
     let destroyed: BTreeSet<_> = actions
         .iter()
         .filter(|action| !action.is_creation)
         .map(|action| (&action.object, &action.value))
         .collect();
-    let is_lost = |action: &&&Action| {
+    let is_lost = |(index, action): &(usize, &&Action)| {
         let key = (resource.to_owned(), action.object.clone());
         action.is_creation
-            && is_done(action, outcome)
+            && is_complete(action, &actions[index + 1..], outcome)
             && !destroyed.contains(&(&action.object, &action.value))
             && outcome.states.get(&key) != Some(&action.value)
     };
-    let lost = actions.iter().filter(is_lost).map(|action| {
-        format!(
-            "{resource}: {} {} exists and no state has it",
-            action.object, action.value
-        )
-    });
+    let lost = actions
+        .iter()
+        .enumerate()
+        .filter(is_lost)
+        .map(|(_, action)| {
+            format!(
+                "{resource}: {} {} exists and no state has it",
+                action.object, action.value
+            )
+        });
     lost.collect()
 }
 
@@ -179,11 +214,14 @@ fn wrong_states(outcome: &Outcome) -> Vec<String> {
         .collect()
 }
 
-fn is_done(action: &Action, outcome: &Outcome) -> bool {
-    action
-        .run()
-        .and_then(|run| outcome.results.get(&(action.resource.clone(), run)))
-        .is_some_and(|result| result == "Done")
+/// Whether the engine completed the action and saved the state: its run succeeded, or it failed at another object afterwards. `later`: later
+/// actions of the resource.
+fn is_complete(action: &Action, later: &[&Action], outcome: &Outcome) -> bool {
+    match action.result(outcome) {
+        Some("Done") => true,
+        Some("ApplyFailed") => later.iter().any(|other| other.pod == action.pod),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -210,7 +248,7 @@ mod tests {
             if done.contains(&run) {
                 "Done"
             } else {
-                "Interrupted"
+                INTERRUPTED
             }
         };
         Outcome {
@@ -226,7 +264,7 @@ mod tests {
     fn assert_found(actions: &[Action], outcome: &Outcome, text: &str) {
         let found = violations(actions, outcome);
         assert!(
-            matches!(found.as_slice(), [only] if only.contains(text)),
+            found.len() == 1 && found.iter().all(|violation| violation.contains(text)),
             "{found:?}"
         );
     }
@@ -239,10 +277,9 @@ mod tests {
             destroyed("a", "web-apply-3-z"),
             created("b", "web-apply-3-z"),
         ];
-        assert_eq!(
-            violations(&actions, &outcome(&[2, 3], "b")),
-            Vec::<String>::new()
-        );
+        let outcome = outcome(&[2, 3], "b");
+        assert_eq!(violations(&actions, &outcome), BTreeSet::new());
+        assert_eq!(interrupted(&actions, &outcome), 1);
     }
 
     #[test]
@@ -263,15 +300,42 @@ mod tests {
         let kept = [created("a", "web-apply-1-x"), created("b", "web-apply-2-y")];
         assert_found(&kept, &outcome(&[1, 2], "b"), "no state has it");
 
-        let mut manual = outcome(&[1], "a");
-        manual
-            .approved
-            .insert("web".to_owned(), BTreeSet::from(["b".to_owned()]));
         let actions = [created("a", "web-apply-1-x")];
-        assert_found(&actions, &manual, "without approval");
+        for approved in [("b", 0), ("a", 1)] {
+            let mut manual = outcome(&[1], "a");
+            let approved = BTreeMap::from([(approved.0.to_owned(), approved.1)]);
+            manual.approved.insert("web".to_owned(), approved);
+            assert_found(&actions, &manual, "without approval");
+        }
 
         let mut stale = outcome(&[1], "a");
         stale.wanted.clear();
         assert_found(&actions, &stale, "should be None");
+
+        let mut unrecorded = outcome(&[1], "a");
+        unrecorded.results.clear();
+        assert_found(&actions, &unrecorded, "has no record");
+    }
+
+    #[test]
+    fn object_before_the_one_that_failed_is_not_created_again() {
+        let mut failed = outcome(&[2], "a");
+        let run = ("web".to_owned(), 1);
+        failed.results.insert(run, "ApplyFailed".to_owned());
+        let second = Action {
+            object: "second".to_owned(),
+            ..created("a", "web-apply-1-x")
+        };
+        let key = ("web".to_owned(), "second".to_owned());
+        failed.states.insert(key.clone(), "a".to_owned());
+        failed.wanted.insert(key, "a".to_owned());
+        let retried = Action {
+            object: "second".to_owned(),
+            ..created("a", "web-apply-2-y")
+        };
+        let mut actions = vec![created("a", "web-apply-1-x"), second, retried.clone()];
+        assert_eq!(violations(&actions, &failed), BTreeSet::new());
+        actions.insert(2, created("a", "web-apply-2-y"));
+        assert_found(&actions, &failed, "first a was created again");
     }
 }

@@ -91,9 +91,14 @@ fn size(run: &TerraformRun) -> u64 {
 }
 
 /// Whether the API server refuses the request, and would refuse it again: because of a quota, a policy or a missing permission, because the
-/// namespace is being deleted, or because the CRD is not installed. Not if it is overloaded, not available or fails.
+/// namespace is being deleted, because the CRD is not installed, or because an admission webhook does not answer, which the API server reports
+/// with status 500. Not if the API server is overloaded, not available or fails.
 fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let is_client_error = status.code < 500 && status.code != 429;
+    is_client_error || status.message.contains("failed calling webhook")
 }
 
 /// Deletes the record `name`, if it exists. Only logs an error if the API server refuses the deletion.
@@ -114,14 +119,24 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::policy(403, true)]
-    #[case::no_crd(404, true)]
-    #[case::invalid(422, true)]
-    #[case::overloaded(429, false)]
-    #[case::failed(500, false)]
-    #[case::unavailable(503, false)]
-    fn record_of_a_run_is_omitted_only_if_it_is_refused(#[case] code: u16, #[case] omits: bool) {
-        let status: Status = serde_json::from_value(json!({"code": code})).unwrap();
+    #[case::policy(403, "", true)]
+    #[case::no_crd(404, "", true)]
+    #[case::invalid(422, "", true)]
+    #[case::overloaded(429, "", false)]
+    #[case::failed(500, "Internal error occurred: etcdserver: request timed out", false)]
+    #[case::webhook(
+        500,
+        "Internal error occurred: failed calling webhook \"a.test\"",
+        true
+    )]
+    #[case::unavailable(503, "", false)]
+    fn record_of_a_run_is_omitted_only_if_it_is_refused(
+        #[case] code: u16,
+        #[case] message: &str,
+        #[case] omits: bool,
+    ) {
+        let status = json!({"code": code, "message": message});
+        let status: Status = serde_json::from_value(status).unwrap();
         let source = Arc::new(kube::Error::Api(status.boxed()));
         let operation = "write TerraformRun web-1".to_owned();
         let failed = Err(Error::Call { operation, source });

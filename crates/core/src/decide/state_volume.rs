@@ -124,11 +124,9 @@ impl ReconcileCase<'_> {
         let claim = names::cache(&self.tf.name_any());
         if holds_state(self.seen) {
             return format!(
-                "; the state is on PersistentVolumeClaim {claim}, and no run starts without it. Only if \
-                 its volume is permanently lost, for example with its node or zone: kubectl delete \
-                 persistentvolumeclaim {claim} -n {namespace}, and follow the message of reason \
-                 StateLost",
-                namespace = self.tf.namespace().unwrap_or_default(),
+                "; the state is on PersistentVolumeClaim {claim}, and no run starts without it. If its \
+                 volume is lost with a node or a zone, see Lost volume with the state in \
+                 docs/operations.md"
             );
         }
         match self.history.unsaved {
