@@ -150,6 +150,13 @@ pub struct RunRecord {
     pub earlier_pods: Vec<String>,
 }
 
+impl RunRecord {
+    /// Whether a pod of an earlier run acquired `lock`. The pod has certainly ended, so the current run may release the lock (rule 9).
+    pub fn has_ended_holder(&self, lock: &StateLock) -> bool {
+        self.earlier_pods.iter().any(|pod| lock.is_of_pod(pod))
+    }
+}
+
 /// Inputs of a run without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
