@@ -148,6 +148,10 @@ pub struct RunRecord {
     /// Names of the pods of the last runs, newest first, at most ten. These pods have certainly ended, so a run may release a lock that one
     /// of them holds (rule 9).
     pub earlier_pods: Vec<String>,
+    /// Whether the clean-up of the deleted resource has started. The write of this field replaces the version of the run record, so that a run
+    /// that was decided before cannot start any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cleaned_up: bool,
 }
 
 impl RunRecord {
