@@ -492,16 +492,13 @@ impl<'a> StepExecutor<'a> {
 
     /// Applies a Secret of the watch cache.
     async fn apply_secret(&self, secret: &Secret) -> Result<(), Error> {
-        let is_outputs = has_component(secret, Component::Outputs);
-        let is_pin = has_component(secret, Component::Pin);
-        let mut secret = Cow::Borrowed(secret);
-        if is_pin {
-            let data = secret.to_mut().data.get_or_insert_default();
-            self.ctx.signer.sign(&self.uid(), data);
+        if has_component(secret, Component::Pin) {
+            return self.replace_pin(secret.clone()).await;
         }
+        let is_outputs = has_component(secret, Component::Outputs);
         let mirror = &self.ctx.mirrors.secrets;
         let known = self.known_state(mirror, &secret.name_any());
-        match self.apply(&*secret, known).await {
+        match self.apply(secret, known).await {
             Ok(applied) => {
                 if let Some(written) = applied.written() {
                     mirror.record_write(written);
@@ -516,6 +513,23 @@ impl<'a> StepExecutor<'a> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Signs and applies the pin, if the stored pin has the observed resource version: an outdated reconcile must not replace the pin of a later
+    /// run.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if the pin has another resource version, or exists although none was observed.
+    async fn replace_pin(&self, mut pin: Secret) -> Result<(), Error> {
+        let data = pin.data.get_or_insert_default();
+        self.ctx.signer.sign(&self.uid(), data);
+        let observed = self.observation.seen.pin_version.as_deref();
+        let Some(written) = self.apply_at(&pin, observed).await? else {
+            self.reload_secret("read the pin", &pin.name_any()).await;
+            return Err(Error::Conflict);
+        };
+        self.ctx.mirrors.secrets.record_write(written);
+        Ok(())
     }
 
     /// Reads the metadata of an object. Returns `None` if the object does not exist.

@@ -97,6 +97,7 @@ impl Observer<'_> {
         let StoredRecord {
             record,
             pin,
+            pin_version,
             left_behind,
             nothing_left,
         } = record::read(ctx, tf).await?;
@@ -141,6 +142,7 @@ impl Observer<'_> {
             outputs,
             record,
             pin,
+            pin_version,
             notices,
             notified: ctx.notifier.notified(),
         };

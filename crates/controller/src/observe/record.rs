@@ -27,6 +27,8 @@ use crate::watch::trim::{MAX_DETAILS_BYTES, MAX_PROGRESS_BYTES, MAX_REPORT_BYTES
 pub(super) struct StoredRecord {
     pub(super) record: Option<RecordSeen>,
     pub(super) pin: Option<Pin>,
+    /// `resourceVersion` of the pin.
+    pub(super) pin_version: Option<String>,
     pub(super) left_behind: Option<LeftBehind>,
     pub(super) nothing_left: Option<NothingLeft>,
 }
@@ -72,6 +74,10 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         };
     }
     let left_behind = left_behind(ctx, tf, &record_secrets);
+    let pin_version = record_secrets
+        .pin
+        .as_deref()
+        .and_then(ResourceExt::resource_version);
     let UsedRecord {
         record,
         pin,
@@ -86,6 +92,7 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
     };
     Ok(StoredRecord {
         record,
+        pin_version: pin_version.filter(|_| pin.is_some()),
         pin,
         left_behind,
         nothing_left,
