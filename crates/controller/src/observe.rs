@@ -66,7 +66,7 @@ use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
 use record::StoredRecord;
 
-pub(crate) use record::pin;
+pub(crate) use record::{check_is_latest, pin};
 pub(crate) use run_jobs::finished_jobs;
 
 /// Interval at which a waiting build checks the lifetime of its token.

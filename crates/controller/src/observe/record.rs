@@ -213,11 +213,12 @@ struct RecordSecrets {
 }
 
 /// Checks that `tf` has the latest resource version. A resource without run record and pin is reported as destroyed, and a stale `tf` must not cause
-/// this report.
+/// this report. A resource with the finalizer and without run record gets a new run record, and a stale `tf` must not cause this either: the run
+/// record may have been deleted together with the resource.
 ///
 /// # Errors
 /// [`Error::Conflict`] if there is a later version, [`Error::Gone`] if the resource does not exist.
-async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
+pub(crate) async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let stored = stored_metadata(&ctx.client, &namespace, &tf.name_any()).await?;
     let latest = stored.ok_or(Error::Gone)?;

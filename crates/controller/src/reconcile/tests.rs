@@ -242,6 +242,33 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     assert_eq!(written, 1, "status PinLost of the latest version");
 }
 
+/// The run record of a deleted resource is deleted before its finalizer is removed. A new leader whose cache has an earlier version of the resource
+/// must not create the run record again, and start a run.
+#[tokio::test]
+async fn outdated_resource_gets_no_run_record() {
+    let (client, requests) = fake_api::serve(|request| match (&*request.method, &*request.uri) {
+        ("GET", uri) if uri.ends_with("/terraforms/web") => (200, destroyed("9", &json!(null))),
+        ("GET", _) => fake_api::not_found(),
+        _ => (
+            200,
+            json!({"metadata": {"name": "web-run", "namespace": "team"}}),
+        ),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let ctx = operator(client, folder.path());
+    for (version, created) in [("7", 0), ("9", 1)] {
+        let mut tf = living();
+        tf.metadata.resource_version = Some(version.to_owned());
+        let result = reconcile_object(&Guarded(Ok(tf)), &ctx).await;
+        let is_conflict = result.is_err_and(|error| error.is_conflict());
+        assert_eq!(is_conflict, created == 0, "observed version {version}");
+        let requests = requests.lock();
+        let creates = requests.iter().filter(|request| request.method == "POST");
+        assert_eq!(creates.count(), created, "observed version {version}");
+    }
+}
+
 /// A former leader may send its last write after another replica has written the pin of a later run.
 #[tokio::test]
 async fn outdated_reconcile_does_not_replace_the_pin() {
