@@ -81,6 +81,23 @@ pub struct RunReport {
     pub finished_at: Timestamp,
 }
 
+impl RunReport {
+    /// Returns the report of a run that was cancelled before it changed objects: a failure is a consequence of the cancellation.
+    #[must_use]
+    pub fn as_cancelled(&self) -> Self {
+        match self.result {
+            RunResult::Failed => Self {
+                result: RunResult::Cancelled,
+                failure: None,
+                ..self.clone()
+            },
+            RunResult::NoChanges | RunResult::Changes | RunResult::Done | RunResult::Cancelled => {
+                self.clone()
+            }
+        }
+    }
+}
+
 /// Location of an unsaved state. The next run saves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnsavedPlace {

@@ -16,6 +16,7 @@ mod inventory;
 mod pin;
 mod progress;
 mod record;
+mod transitions;
 
 pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
@@ -33,6 +34,7 @@ pub use inventory::{Inventory, MAX_OBJECTS, ManagedObject};
 pub use pin::Pin;
 pub use progress::{Claim, Lineage, Output, Outputs, OwnBackend, RunPhase, RunProgress};
 pub use record::{PLAN_REQUESTED, RunRecord, RunSpec, Trigger};
+pub use transitions::{Begin, ChangesStart, End, check_number};
 
 /// Version of the protocol between controller, image and runner. It is part of the image tag: an upgrade of the operator rebuilds images
 /// only if the protocol changes. Version 7: mode of the resource, requested plans, wrapper and shared cache claims.

@@ -46,6 +46,7 @@ use crate::call::has_status;
 use crate::context::Context;
 use crate::error::Error;
 use crate::fail_point::Moment;
+use crate::observe::check_is_latest;
 use crate::observe::observer::Observation;
 use crate::reconciliation::Reconciliation;
 use crate::remote::prune_request::PruningSeen;
@@ -185,6 +186,9 @@ impl<'a> StepExecutor<'a> {
     }
 
     /// Adds the finalizer. The patch contains the uid, so that it does not create a deleted resource again.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if the resource is being deleted: the observed resource is outdated, and no run record must be created.
     async fn add_finalizer(&self) -> Result<(), Error> {
         let body = json!({
             "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
@@ -196,20 +200,27 @@ impl<'a> StepExecutor<'a> {
         let parameters = PatchParams::apply(FINALIZER_MANAGER).force();
         let api = self.api::<Terraform>();
         let patch = Patch::Apply(&body);
-        call(
+        let patched = call(
             "add the finalizer",
             api.patch(&self.tf.name_any(), &parameters, &patch),
         )
-        .await
-        .map(drop)
+        .await?;
+        if patched.metadata.deletion_timestamp.is_some() {
+            return Err(Error::Conflict);
+        }
+        Ok(())
     }
 
     /// Creates the run record, or keeps the one that an earlier reconcile created.
     ///
     /// # Errors
+    /// [`Error::Conflict`] or [`Error::Gone`] if the resource has the finalizer and is outdated. [`Self::add_finalizer`] checks a resource without it.
     /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner. [`Error::Conflict`] if the existing Secret is the run record of
     /// an earlier resource of the same name, or was deleted between the create and the read.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
+        if self.tf.finalizers().iter().any(|name| name == FINALIZER) {
+            check_is_latest(self.ctx, self.tf).await?;
+        }
         let mut random_key = [0_u8; 32];
         SystemRandom::new()
             .fill(&mut random_key)
@@ -492,16 +503,13 @@ impl<'a> StepExecutor<'a> {
 
     /// Applies a Secret of the watch cache.
     async fn apply_secret(&self, secret: &Secret) -> Result<(), Error> {
-        let is_outputs = has_component(secret, Component::Outputs);
-        let is_pin = has_component(secret, Component::Pin);
-        let mut secret = Cow::Borrowed(secret);
-        if is_pin {
-            let data = secret.to_mut().data.get_or_insert_default();
-            self.ctx.signer.sign(&self.uid(), data);
+        if has_component(secret, Component::Pin) {
+            return self.replace_pin(secret.clone()).await;
         }
+        let is_outputs = has_component(secret, Component::Outputs);
         let mirror = &self.ctx.mirrors.secrets;
         let known = self.known_state(mirror, &secret.name_any());
-        match self.apply(&*secret, known).await {
+        match self.apply(secret, known).await {
             Ok(applied) => {
                 if let Some(written) = applied.written() {
                     mirror.record_write(written);
@@ -516,6 +524,23 @@ impl<'a> StepExecutor<'a> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Signs and applies the pin, if the stored pin has the observed resource version: an outdated reconcile must not replace the pin of a later
+    /// run.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if the pin has another resource version, or exists although none was observed.
+    async fn replace_pin(&self, mut pin: Secret) -> Result<(), Error> {
+        let data = pin.data.get_or_insert_default();
+        self.ctx.signer.sign(&self.uid(), data);
+        let observed = self.observation.seen.pin_version.as_deref();
+        let Some(written) = self.apply_at(&pin, observed).await? else {
+            self.reload_secret("read the pin", &pin.name_any()).await;
+            return Err(Error::Conflict);
+        };
+        self.ctx.mirrors.secrets.record_write(written);
+        Ok(())
     }
 
     /// Reads the metadata of an object. Returns `None` if the object does not exist.

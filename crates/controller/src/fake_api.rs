@@ -95,6 +95,14 @@ pub(crate) fn forbidden() -> FakeResponse {
     (403, status)
 }
 
+/// Returns a response with status 409.
+pub(crate) fn conflict() -> FakeResponse {
+    let status = json!({
+        "kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "changed",
+    });
+    (409, status)
+}
+
 /// Returns a response with status 404.
 pub(crate) fn not_found() -> FakeResponse {
     let status = json!({

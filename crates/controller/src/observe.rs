@@ -66,7 +66,7 @@ use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
 use record::StoredRecord;
 
-pub(crate) use record::pin;
+pub(crate) use record::{check_is_latest, pin};
 pub(crate) use run_jobs::finished_jobs;
 
 /// Interval at which a waiting build checks the lifetime of its token.
@@ -97,6 +97,7 @@ impl Observer<'_> {
         let StoredRecord {
             record,
             pin,
+            pin_version,
             left_behind,
             nothing_left,
         } = record::read(ctx, tf).await?;
@@ -141,6 +142,7 @@ impl Observer<'_> {
             outputs,
             record,
             pin,
+            pin_version,
             notices,
             notified: ctx.notifier.notified(),
         };

@@ -37,9 +37,10 @@ mod status_view;
 mod target;
 mod unchanged;
 
+use alustan_api::Terraform;
 use k8s_openapi::jiff::Timestamp;
 
-use self::case::{ReconcileCase, has_finalizer};
+use self::case::{RECHECK_INTERVAL, ReconcileCase, has_finalizer};
 use self::image_build::ImageAvailability;
 use self::next_step::Next;
 use self::prepare::Prepared;
@@ -70,6 +71,9 @@ pub fn decide(prepared: Prepared<'_>, image: &ImageSeen) -> Decision {
             .splice(0..0, image_build::delete_build_secrets(seen));
         return decision;
     };
+    if record.record.cleaned_up && !deleting {
+        return await_deletion(tf, now);
+    }
     let mut case = ReconcileCase {
         tf,
         seen,
@@ -108,6 +112,16 @@ pub fn decide(prepared: Prepared<'_>, image: &ImageSeen) -> Decision {
         case.steps.push(Step::AddFinalizer);
     }
     case.decide()
+}
+
+/// Returns the decision for a resource whose clean-up has started: the resource is deleted, and the watch cache has an outdated version.
+fn await_deletion(tf: &Terraform, now: Timestamp) -> Decision {
+    Decision {
+        steps: Vec::new(),
+        start: None,
+        status: tf.status.clone().unwrap_or_default(),
+        requeue_at: Some(now + RECHECK_INTERVAL),
+    }
 }
 
 impl ReconcileCase<'_> {

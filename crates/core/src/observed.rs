@@ -71,6 +71,8 @@ pub struct Seen {
     pub record: Option<RecordSeen>,
     /// Pin; `None` if its Secret does not exist.
     pub pin: Option<Pin>,
+    /// `resourceVersion` of the pin, for compare-and-swap; `None` without a pin.
+    pub pin_version: Option<String>,
     /// Run record of an earlier resource of the same name. Set only if this resource has no run record.
     pub left_behind: Option<LeftBehind>,
     /// Whether this resource is a copy of an existing resource: this resource has no run record, and annotation [`KEPT`](alustan_api::KEPT)

@@ -195,8 +195,8 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Builds a swap that writes `record` unchanged. If the observed record is outdated, the swap fails and the remaining steps are
-    /// cancelled.
+    /// Builds a swap that writes `record`, and keeps history and inputs. If the observed record is outdated, the swap fails and the remaining
+    /// steps are cancelled. A swap that changes nothing keeps the resource version: it detects earlier writes, and prevents no later ones.
     pub fn unchanged(record: &RunRecord) -> Self {
         Self {
             record: record.clone(),

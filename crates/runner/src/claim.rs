@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use alustan_api::run::{Claim, RunInputs, RunPhase, RunProgress, RunRecord, RunSpec, key};
+use alustan_api::run::{Claim, RunInputs, RunProgress, RunRecord, RunSpec, check_number, key};
 use alustan_state::retry::Patience;
 use alustan_state::secrets::{Changes, Snapshot, StoreError};
 use k8s_openapi::jiff::Timestamp;
@@ -64,20 +64,22 @@ async fn try_claim(record: &RecordHandle, now: Timestamp) -> Result<Claimed, Rec
     let identity = record.identity();
     let patience = Patience::lasting(PATIENCE);
     let (current, snapshot) = record.read(patience).await?;
-    check_number(current.number, identity).map_err(RecordError::NotOurs)?;
+    check_number(current.number, identity.number).map_err(|why| refusal(identity, &why))?;
     let claimed = read(identity, current, &snapshot)?;
     let earlier = match claim_unchanged(record, &claimed.record, now).await {
         Some(earlier) => earlier,
         None => {
             record
                 .update(patience, |progress, report| {
-                    check(progress, identity).map_err(RecordError::NotOurs)?;
+                    let is_new = progress
+                        .claim(identity.number, our_claim(identity, now))
+                        .map_err(|why| refusal(identity, &why))?;
                     let earlier = EarlierEntries::of(report);
-                    if progress.phase == RunPhase::Planning {
-                        return Ok(Update::Keep(earlier));
-                    }
-                    *progress = claimed_by_us(progress, identity, now);
-                    Ok(Update::Write(earlier, Changes::new()))
+                    Ok(if is_new {
+                        Update::Write(earlier, Changes::new())
+                    } else {
+                        Update::Keep(earlier)
+                    })
                 })
                 .await?
         }
@@ -93,21 +95,16 @@ async fn claim_unchanged(
 ) -> Option<EarlierEntries> {
     let identity = record.identity();
     let before = RunProgress::of(recorded);
-    check(&before, identity).ok()?;
-    let after = claimed_by_us(&before, identity, now);
+    let mut after = before.clone();
+    after
+        .claim(identity.number, our_claim(identity, now))
+        .ok()
+        .filter(|is_new| *is_new)?;
     let report = record.replace(&before, &after).await?;
     Some(EarlierEntries::of(&report))
 }
 
-/// Returns `progress` with a claim of the pod of `identity`.
-fn claimed_by_us(progress: &RunProgress, identity: &Identity, now: Timestamp) -> RunProgress {
-    RunProgress {
-        phase: RunPhase::Planning,
-        claimed_by: Some(our_claim(identity, now)),
-        ..progress.clone()
-    }
-}
-
+/// Returns the claim of the pod of `identity`.
 fn our_claim(identity: &Identity, at: Timestamp) -> Claim {
     Claim {
         pod_uid: identity.pod_uid.clone(),
@@ -156,106 +153,10 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
         return Ok(());
     }
     let why = "a client other than the operator changed the run record";
-    refusal(identity, why).map_err(RecordError::NotOurs)
+    Err(refusal(identity, why))
 }
 
-/// Fails if `number`, the number of the current run, differs from the number of the run in the Job of this pod.
-fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
-    if number == identity.number {
-        return Ok(());
-    }
-    refusal(identity, &format!("the current run is {number}"))
-}
-
-fn refusal(identity: &Identity, why: &str) -> Result<(), String> {
+fn refusal(identity: &Identity, why: &str) -> RecordError {
     let Identity { number, record, .. } = identity;
-    Err(format!("not executing run {number} of {record}: {why}"))
-}
-
-/// Checks that `progress` permits the pod of `identity` to execute the run.
-fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
-    check_number(progress.number, identity)?;
-    let refuse = |why: String| refusal(identity, &why);
-    if let Some(claim) = progress
-        .claimed_by
-        .as_ref()
-        .filter(|claim| claim.pod_uid != identity.pod_uid)
-    {
-        return refuse(format!(
-            "the run is claimed by pod {} (uid {})",
-            claim.pod, claim.pod_uid
-        ));
-    }
-    if progress.cancel {
-        return refuse("the run is cancelled".to_owned());
-    }
-    if progress.closed {
-        return refuse("the run has ended".to_owned());
-    }
-    match (progress.phase, progress.claimed_by.is_some()) {
-        (RunPhase::Starting, false) | (RunPhase::Planning, true) => Ok(()),
-        (phase, _) => refuse(format!("the run is already in phase {phase:?}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    fn identity() -> Identity {
-        Identity {
-            namespace: "team".into(),
-            record: "web-run".into(),
-            number: 7,
-            decision: None,
-            pod_uid: "uid-1".into(),
-            pod: "web-apply-7-x".into(),
-        }
-    }
-
-    fn progress(number: i64, phase: RunPhase, by: Option<&str>, cancel: bool) -> RunProgress {
-        let claimed_by = by.map(|uid| Claim {
-            pod_uid: uid.into(),
-            pod: format!("pod-of-{uid}"),
-            at: Timestamp::UNIX_EPOCH,
-        });
-        RunProgress {
-            number,
-            phase,
-            claimed_by,
-            cancel,
-            ..RunProgress::default()
-        }
-    }
-
-    #[rstest]
-    #[case::fresh(progress(7, RunPhase::Starting, None, false), None)]
-    #[case::own_container_again(progress(7, RunPhase::Planning, Some("uid-1"), false), None)]
-    #[case::own_after_applying(
-        progress(7, RunPhase::Applying, Some("uid-1"), false),
-        Some("phase Applying")
-    )]
-    #[case::foreign(
-        progress(7, RunPhase::Planning, Some("uid-2"), false),
-        Some("claimed by pod pod-of-uid-2")
-    )]
-    #[case::other_number(progress(8, RunPhase::Starting, None, false), Some("current run is 8"))]
-    #[case::cancelled(progress(7, RunPhase::Starting, None, true), Some("is cancelled"))]
-    #[case::reported(progress(7, RunPhase::Reported, None, false), Some("phase Reported"))]
-    fn only_an_unclaimed_current_run_is_claimed(
-        #[case] progress: RunProgress,
-        #[case] refusal: Option<&str>,
-    ) {
-        match (check(&progress, &identity()), refusal) {
-            (Ok(()), None) => {}
-            (Err(text), Some(part)) => {
-                assert!(
-                    text.contains(part) && text.starts_with("not executing run 7 of web-run: "),
-                    "{text}"
-                );
-            }
-            (actual, wanted) => panic!("{actual:?}, but wanted {wanted:?}"),
-        }
-    }
+    RecordError::NotOurs(format!("not executing run {number} of {record}: {why}"))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::names;
-use alustan_api::run::{RunInputs, RunPhase, RunProgress, RunRecord, StateLock, key};
+use alustan_api::run::{RunInputs, RunProgress, RunRecord, StateLock, key};
 use serde::de::DeserializeOwned;
 
 use alustan_state::retry::{Patience, pause_between_tries};
@@ -255,12 +255,7 @@ impl RecordHandle {
             pod_uid,
             ..
         } = &self.identity;
-        let ours = progress
-            .claimed_by
-            .as_ref()
-            .is_some_and(|claim| claim.pod_uid == *pod_uid);
-        let is_open = !progress.closed && progress.phase < RunPhase::Reported;
-        if progress.number == *number && ours && is_open {
+        if progress.is_executed_by(*number, pod_uid) {
             return Ok(());
         }
         Err(RecordError::NotOurs(format!(
@@ -293,36 +288,27 @@ impl RecordHandle {
         lock: &StateLock,
         before: Option<&str>,
     ) -> Result<Option<StateLock>, RecordError> {
-        self.update_ours(
-            Patience::lasting(LOCK_PATIENCE),
-            |progress, _| match &progress.lock {
-                Some(held) if held.id == lock.id => Ok(Update::Keep(None)),
-                Some(held) if before != Some(&held.id) => Ok(Update::Keep(Some(held.clone()))),
-                Some(_) | None => {
-                    progress.lock = Some(lock.clone());
-                    Ok(Update::Write(None, Changes::new()))
-                }
-            },
-        )
+        self.update_ours(Patience::lasting(LOCK_PATIENCE), |progress, _| {
+            Ok(lock_update(progress.acquire_lock(lock, before)))
+        })
         .await
     }
 
     /// Removes the lock `id` from the run report. Without an id, removes any lock. Returns an existing lock with another id, if any.
     pub async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
-        self.update_ours(
-            Patience::lasting(LOCK_PATIENCE),
-            |progress, _| match &progress.lock {
-                None => Ok(Update::Keep(None)),
-                Some(held) if id.is_some_and(|id| id != held.id) => {
-                    Ok(Update::Keep(Some(held.clone())))
-                }
-                Some(_) => {
-                    progress.lock = None;
-                    Ok(Update::Write(None, Changes::new()))
-                }
-            },
-        )
+        self.update_ours(Patience::lasting(LOCK_PATIENCE), |progress, _| {
+            Ok(lock_update(progress.release_lock(id)))
+        })
         .await
+    }
+}
+
+/// Returns the update for `changed`, the result of a change of the lock.
+fn lock_update(changed: Result<bool, StateLock>) -> Update<Option<StateLock>> {
+    match changed {
+        Ok(true) => Update::Write(None, Changes::new()),
+        Ok(false) => Update::Keep(None),
+        Err(held) => Update::Keep(Some(held)),
     }
 }
 

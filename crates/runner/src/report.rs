@@ -5,7 +5,7 @@ use std::path::Path;
 use alustan_api::Reason;
 use alustan_api::report::{Failure, RunReport, RunResult};
 use alustan_api::run::{
-    Inventory, Lineage, Outputs, OwnBackend, RunDetails, RunPhase, RunProgress, RunRecord, key,
+    End, Inventory, Lineage, Outputs, OwnBackend, RunDetails, RunProgress, RunRecord, key,
 };
 use alustan_state::retry::Patience;
 use alustan_state::secrets::{Changes, MAX_SECRET_BYTES, Snapshot, to_json};
@@ -76,33 +76,25 @@ pub async fn record(
 ) -> Result<RunReport, RecordError> {
     record
         .update(patience, |progress, snapshot| {
-            let ours = progress.claimed_by.as_ref();
             let identity = record.identity();
-            if progress.number != report.number
-                || ours.is_none_or(|claim| claim.pod_uid != identity.pod_uid)
-                || progress.phase > RunPhase::Reported
-                || (progress.closed && progress.phase < RunPhase::Reported)
-            {
-                return Err(RecordError::NotOurs(format!(
-                    "run {} of {} is no longer claimed by this pod; its report is not recorded",
-                    report.number, identity.record
-                )));
-            }
-            if progress.phase == RunPhase::Reported {
-                let reported = if progress.closed {
-                    report.clone()
-                } else {
-                    parse(&identity.report(), snapshot, key::REPORT)?
-                };
-                return Ok(Update::Keep(reported));
-            }
-            let cancelled = progress.cancel && progress.phase < RunPhase::Applying;
-            let report = if cancelled {
-                as_cancelled(report)
-            } else {
-                report.clone()
+            let report = match progress.end(report.number, &identity.pod_uid) {
+                End::NotOurs => {
+                    return Err(RecordError::NotOurs(format!(
+                        "run {} of {} is no longer claimed by this pod; its report is not recorded",
+                        report.number, identity.record
+                    )));
+                }
+                End::Repeated => {
+                    let report = parse(&identity.report(), snapshot, key::REPORT)?;
+                    return Ok(Update::Keep(report));
+                }
+                // The controller has removed the report.
+                End::Recorded => return Ok(Update::Keep(report.clone())),
+                End::New { is_cancelled: true } => report.as_cancelled(),
+                End::New {
+                    is_cancelled: false,
+                } => report.clone(),
             };
-            progress.phase = RunPhase::Reported;
             extras.note(progress, &report);
             let mut changes = changes(&report, extras.outputs);
             make_room(snapshot, &mut changes);
@@ -146,19 +138,6 @@ fn add_details(snapshot: &Snapshot, changes: &mut Changes, details: &RunDetails)
     changes.insert(key::DETAILS.to_owned(), Some(to_json(details)));
     if snapshot.size_with(changes) + RESERVE > MAX_SECRET_BYTES {
         changes.insert(key::DETAILS.to_owned(), None);
-    }
-}
-
-fn as_cancelled(report: &RunReport) -> RunReport {
-    match report.result {
-        RunResult::Failed => RunReport {
-            result: RunResult::Cancelled,
-            failure: None,
-            ..report.clone()
-        },
-        RunResult::NoChanges | RunResult::Changes | RunResult::Done | RunResult::Cancelled => {
-            report.clone()
-        }
     }
 }
 
@@ -221,7 +200,7 @@ mod tests {
     use crate::record::Identity;
     use alustan_api::change_set::{ChangeSet, ResourceChange};
     use alustan_api::report::{FailureClass, MAX_TEXT, StepTimes};
-    use alustan_api::run::{Claim, RunKind};
+    use alustan_api::run::{Claim, RunKind, RunPhase};
     use alustan_state::fake::FakeSecrets;
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;

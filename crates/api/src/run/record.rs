@@ -148,6 +148,17 @@ pub struct RunRecord {
     /// Names of the pods of the last runs, newest first, at most ten. These pods have certainly ended, so a run may release a lock that one
     /// of them holds (rule 9).
     pub earlier_pods: Vec<String>,
+    /// Whether the clean-up of the deleted resource has started. The write of this field replaces the version of the run record, so that a run
+    /// that was decided before cannot start any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cleaned_up: bool,
+}
+
+impl RunRecord {
+    /// Whether a pod of an earlier run acquired `lock`. The pod has certainly ended, so the current run may release the lock (rule 9).
+    pub fn has_ended_holder(&self, lock: &StateLock) -> bool {
+        self.earlier_pods.iter().any(|pod| lock.is_of_pod(pod))
+    }
 }
 
 /// Inputs of a run without secrets.

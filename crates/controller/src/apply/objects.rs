@@ -163,6 +163,24 @@ impl StepExecutor<'_> {
         Ok(Applied::Written(Box::new(applied)))
     }
 
+    /// Applies `object` if the live object has resource version `version`; without a version, if no object exists. Returns `None` if the live
+    /// object belongs to the resource and has another version.
+    ///
+    /// # Errors
+    /// The errors of [`Self::apply`].
+    pub(super) async fn apply_at<K: OwnedObject>(
+        &self,
+        object: &K,
+        version: Option<&str>,
+    ) -> Result<Option<K>, Error> {
+        let expected = with_version(object, version.unwrap_or(NO_OBJECT));
+        let applied = self.try_apply(&expected).await?;
+        if applied.is_none() {
+            self.read_live(object, &fields(object)).await?;
+        }
+        Ok(applied)
+    }
+
     /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object does not meet
     /// the precondition.
     async fn try_apply<K: OwnedObject>(&self, object: &K) -> Result<Option<K>, Error> {

@@ -27,6 +27,8 @@ use crate::watch::trim::{MAX_DETAILS_BYTES, MAX_PROGRESS_BYTES, MAX_REPORT_BYTES
 pub(super) struct StoredRecord {
     pub(super) record: Option<RecordSeen>,
     pub(super) pin: Option<Pin>,
+    /// `resourceVersion` of the pin.
+    pub(super) pin_version: Option<String>,
     pub(super) left_behind: Option<LeftBehind>,
     pub(super) nothing_left: Option<NothingLeft>,
 }
@@ -72,6 +74,10 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         };
     }
     let left_behind = left_behind(ctx, tf, &record_secrets);
+    let pin_version = record_secrets
+        .pin
+        .as_deref()
+        .and_then(ResourceExt::resource_version);
     let UsedRecord {
         record,
         pin,
@@ -86,6 +92,7 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
     };
     Ok(StoredRecord {
         record,
+        pin_version: pin_version.filter(|_| pin.is_some()),
         pin,
         left_behind,
         nothing_left,
@@ -206,11 +213,12 @@ struct RecordSecrets {
 }
 
 /// Checks that `tf` has the latest resource version. A resource without run record and pin is reported as destroyed, and a stale `tf` must not cause
-/// this report.
+/// this report. A resource with the finalizer and without run record gets a new run record, and a stale `tf` must not cause this either: the run
+/// record may have been deleted together with the resource.
 ///
 /// # Errors
 /// [`Error::Conflict`] if there is a later version, [`Error::Gone`] if the resource does not exist.
-async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
+pub(crate) async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let stored = stored_metadata(&ctx.client, &namespace, &tf.name_any()).await?;
     let latest = stored.ok_or(Error::Gone)?;

@@ -11,7 +11,7 @@ use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::model::admission::no_pod;
 use alustan_core::observed::{JobSeen, RecordSeen, SourceSeen};
 use alustan_core::queue::Class;
-use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
+use alustan_core::step::{Decision, Object, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
@@ -240,6 +240,71 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     assert_eq!(reconcile_at("7").await, (true, 0));
     let (_, written) = reconcile_at("9").await;
     assert_eq!(written, 1, "status PinLost of the latest version");
+}
+
+/// The run record of a deleted resource is deleted before its finalizer is removed. A new leader whose cache has an earlier version of the resource
+/// must not create the run record again, and start a run.
+#[tokio::test]
+async fn outdated_resource_gets_no_run_record() {
+    let (client, requests) = fake_api::serve(|request| match (&*request.method, &*request.uri) {
+        ("GET", uri) if uri.ends_with("/terraforms/web") => (200, destroyed("9", &json!(null))),
+        ("GET", _) => fake_api::not_found(),
+        _ => (
+            200,
+            json!({"metadata": {"name": "web-run", "namespace": "team"}}),
+        ),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let ctx = operator(client, folder.path());
+    for (version, created) in [("7", 0), ("9", 1)] {
+        let mut tf = living();
+        tf.metadata.resource_version = Some(version.to_owned());
+        let result = reconcile_object(&Guarded(Ok(tf)), &ctx).await;
+        let is_conflict = result.is_err_and(|error| error.is_conflict());
+        assert_eq!(is_conflict, created == 0, "observed version {version}");
+        let requests = requests.lock();
+        let creates = requests.iter().filter(|request| request.method == "POST");
+        assert_eq!(creates.count(), created, "observed version {version}");
+    }
+}
+
+/// A former leader may send its last write after another replica has written the pin of a later run.
+#[tokio::test]
+async fn outdated_reconcile_does_not_replace_the_pin() {
+    let (client, requests) = fake_api::serve(|request| match &*request.method {
+        "PATCH" if request.body["metadata"]["resourceVersion"] == "5" => {
+            let metadata = json!({"name": "web-pin", "namespace": "team", "resourceVersion": "6"});
+            (200, json!({ "metadata": metadata }))
+        }
+        "PATCH" => fake_api::conflict(),
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let ctx = operator(client, folder.path());
+    let tf = living();
+    let web = Ref::new("web").within("team");
+    let reconciliation = reconciliation(&ctx, &tf, &web);
+    let observer = Observer::new(&reconciliation);
+    let (mut observation, _) = Box::pin(observe_and_decide(&reconciliation, &observer))
+        .await
+        .unwrap();
+    let metadata = json!({
+        "name": "web-pin", "namespace": "team", "labels": labels::of("web", "u", Component::Pin),
+    });
+    let pin: Secret = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+    let step = Step::Ensure(Box::new(Object::Secret(pin)));
+    for (observed, is_written) in [(Some("5"), true), (Some("4"), false), (None, false)] {
+        observation.seen.pin_version = observed.map(str::to_owned);
+        let mut executor = StepExecutor::new(&reconciliation, &observation);
+        let result = Box::pin(executor.enact(std::slice::from_ref(&step))).await;
+        assert_eq!(result.is_ok(), is_written, "observed version {observed:?}");
+        assert!(result.is_ok() || result.is_err_and(|error| error.is_conflict()));
+    }
+    let requests = requests.lock();
+    let writes = requests.iter().filter(|request| request.method == "PATCH");
+    assert_eq!(writes.count(), 3, "a refused write is not repeated");
 }
 
 /// Until the run record is assigned to the new resource, each reconcile repeats the restore and reads the run report of the previous resource

@@ -25,9 +25,11 @@ use crate::queue::Class;
 use crate::status::notifications::{FINAL_DELIVERY_TIMEOUT, is_subscribed};
 use crate::step::{Decision, Step, Swap};
 
-/// Adds the steps that clean up and remove the finalizer. The first step writes the run record unchanged, by compare-and-swap. If the
-/// observed run record is stale, this write fails and the finalizer stays, because the current run record may contain an apply.
+/// Adds the steps that clean up and remove the finalizer. The first step records the clean-up in the run record, by compare-and-swap. If the
+/// observed run record is stale, this write fails and the finalizer stays, because the current run record may contain an apply. After this
+/// write, the start of a run that another reconcile decided before fails.
 fn finalize(case: &mut ReconcileCase<'_>, clean_up: Step) {
+    case.current.cleaned_up = true;
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
     case.steps.extend(case.empty_shared_cache());

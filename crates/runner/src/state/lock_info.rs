@@ -5,10 +5,6 @@ use std::ffi::OsString;
 use alustan_api::run::StateLock;
 use k8s_openapi::jiff::Timestamp;
 
-/// Maximum length of the host name of a pod, in characters (<https://man7.org/linux/man-pages/man7/hostname.7.html>). The kubelet truncates
-/// longer pod names to this length.
-const MAX_HOST_LENGTH: usize = 63;
-
 /// Names of the fields of a lock in the output of the engine.
 const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 
@@ -46,17 +42,6 @@ fn part(line: &str, name: &str) -> Option<String> {
 fn time(text: &str) -> Option<Timestamp> {
     let words: Vec<&str> = text.split_whitespace().take(3).collect();
     Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", words.join(" ")).ok()
-}
-
-/// Returns the host in `holder`, which has the format `user@host`.
-pub fn host(holder: &str) -> &str {
-    holder.rsplit_once('@').map_or(holder, |(_, host)| host)
-}
-
-/// Returns the host name of the pod `pod`.
-pub fn host_of_pod(pod: &str) -> &str {
-    let cut = pod.get(..pod.floor_char_boundary(MAX_HOST_LENGTH));
-    cut.unwrap_or(pod).trim_end_matches(['-', '.'])
 }
 
 /// Returns the engine arguments that release the lock `id`; `None` if `id` contains unexpected characters, or if the engine could interpret
@@ -115,7 +100,7 @@ mod tests {
         assert_eq!(lock.operation, "OperationTypeApply");
         assert_eq!(lock.who, "alustan@web-apply-6-abcde");
         assert_eq!(lock.at.to_string(), "2026-11-21T18:41:09.705582698Z");
-        assert_eq!(host(&lock.who), "web-apply-6-abcde");
+        assert_eq!(lock.host(), "web-apply-6-abcde");
     }
 
     #[rstest]
@@ -125,15 +110,6 @@ mod tests {
     #[case("")]
     fn lock_info_without_an_id_is_ignored(#[case] output: &str) {
         assert_eq!(read(output), None);
-    }
-
-    #[test]
-    fn lock_host_name_is_derived_from_the_pod_name() {
-        assert_eq!(host_of_pod("web-apply-6-abcde"), "web-apply-6-abcde");
-        let long = format!("{}-.{}", "n".repeat(61), "x".repeat(20));
-        assert_eq!(host_of_pod(&long), "n".repeat(61));
-        assert_eq!(host("web-apply-6-abcde"), "web-apply-6-abcde");
-        assert_eq!(host("@web-apply-6-abcde"), "web-apply-6-abcde");
     }
 
     #[rstest]

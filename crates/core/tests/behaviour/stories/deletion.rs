@@ -93,6 +93,54 @@ fn destroy_runs_with_pin_and_without_record() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
+/// Returns a world in which the image exists and the first run is due.
+fn before_first_run() -> World {
+    World::until(|world| !world.images.is_empty() && world.jobs.is_empty())
+}
+
+/// Deletes the resource, and reconciles until the clean-up has started. The operator ends before it deletes an object.
+fn start_clean_up(world: &mut World) {
+    world.delete();
+    world.reconcile_with(ReconcileFaults {
+        crash: Some(1),
+        stale: None,
+    });
+    assert!(world.own_record.cleaned_up);
+}
+
+#[test]
+fn run_decided_before_clean_up_does_not_start() {
+    let mut world = before_first_run();
+    let (observation, decision) = loop {
+        let seen = world.observe(0);
+        let (observation, decision) = world.decide(seen);
+        if decision.start.is_some() {
+            break (observation, decision);
+        }
+        world.execute(ReconcileFaults::default(), &observation, decision);
+    };
+    start_clean_up(&mut world);
+    world.execute(ReconcileFaults::default(), &observation, decision);
+    assert!(world.jobs.is_empty() && world.pin.is_none());
+    assert_eq!(world.run_number(), 0);
+}
+
+#[test]
+fn outdated_resource_starts_no_run_during_clean_up() {
+    let mut world = before_first_run();
+    let outdated = world.tf().clone();
+    start_clean_up(&mut world);
+    let deleted = world.tf.replace(outdated);
+    for _ in 0..4 {
+        let seen = world.observe(0);
+        let (_, decision) = world.decide(seen);
+        assert!(decision.start.is_none() && decision.steps.is_empty());
+        assert!(decision.requeue_at.is_some());
+    }
+    world.tf = deleted;
+    world.run_until_released();
+}
+
 #[test]
 fn stale_record_prevents_release() {
     let mut world = World::new();

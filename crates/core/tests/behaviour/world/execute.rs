@@ -411,7 +411,14 @@ impl World {
             Keep::Drop => next.inputs = None,
         }
         self.ledger.record(&next);
-        self.write_record(next);
+        // As in the API server, a write that changes nothing keeps the resource version.
+        let is_unchanged = self.record.as_ref().is_some_and(|stored| {
+            (&self.own_record, &stored.history, &stored.inputs)
+                == (&next.record, &next.history, &next.inputs)
+        });
+        if !is_unchanged {
+            self.write_record(next);
+        }
         execution.version = self.record.as_ref().map(|record| record.version.clone());
         Ok(())
     }

@@ -107,6 +107,7 @@ impl World {
             notices: self.notices.clone(),
             notified: self.operator_events.clone(),
             pin: self.pin.clone(),
+            pin_version: None,
             record,
         }
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;
-use alustan_api::run::{RunPhase, RunProgress, StateLock};
+use alustan_api::run::{Begin, ChangesStart, RunProgress, StateLock};
 use alustan_state::retry::Patience;
 use alustan_state::secrets::Changes;
 use k8s_openapi::jiff::Timestamp;
@@ -42,31 +42,25 @@ impl Session {
         self.recheck_state_owner(state).await?;
         self.begin_to_write_state().await?;
         let patience = Patience::until(self.plan_deadline().max(Instant::now() + READ_TIMEOUT));
-        let (lineage, address) = (self.lineage_to_note(state), self.state_address());
-        let lock = self.lock_to_reserve();
+        let start = ChangesStart {
+            lineage: self.lineage_to_note(state),
+            state_address: self.state_address(),
+            own_backend: findings.own_backend.clone(),
+            lock: self.lock_to_reserve(),
+        };
         let reserved = |progress: &RunProgress| {
             progress
                 .lock
                 .as_ref()
-                .filter(|held| Some(*held) == lock.as_ref())
+                .filter(|held| Some(*held) == start.lock.as_ref())
                 .map(|lock| lock.id.clone())
         };
         let go = self.record.update_ours(patience, |progress, _| {
-            if progress.phase >= RunPhase::Applying {
-                return Ok(Update::Keep(Some(reserved(progress))));
-            }
-            if progress.cancel {
-                return Ok(Update::Keep(None));
-            }
-            progress.phase = RunPhase::Applying;
-            progress.began = true;
-            progress.lineage = lineage.clone();
-            progress.state_address.clone_from(&address);
-            progress.own_backend.clone_from(&findings.own_backend);
-            if progress.lock.is_none() {
-                progress.lock.clone_from(&lock);
-            }
-            Ok(Update::Write(Some(reserved(progress)), Changes::new()))
+            Ok(match progress.begin(&start) {
+                Begin::New => Update::Write(Some(reserved(progress)), Changes::new()),
+                Begin::Repeated => Update::Keep(Some(reserved(progress))),
+                Begin::Cancelled => Update::Keep(None),
+            })
         });
         let lock = go.await?.ok_or(Ended::Cancelled)?;
         findings.began = true;

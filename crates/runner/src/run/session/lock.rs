@@ -17,7 +17,7 @@ use crate::engine::processes::Scope;
 use crate::failure::{RunStep, is_refused, tidy};
 use crate::module::{declarations, tfvars};
 use crate::state::backend;
-use crate::state::lock_info::{self, host, host_of_pod, read};
+use crate::state::lock_info::{self, read};
 use crate::state::server::StateServer;
 
 /// Time limit for the release of a lock.
@@ -56,7 +56,7 @@ impl Session {
             return false;
         };
         let own = is_own(&lock) && self.is_held_by_own_engine(step);
-        (own || self.is_left_behind(&lock)) && self.release(&lock).await
+        (own || self.claimed.has_ended_holder(&lock)) && self.release(&lock).await
     }
 
     /// Whether a lock with the host name of this pod may be released, because an earlier engine process of this pod acquired the lock and
@@ -134,12 +134,6 @@ impl Session {
         self.lock_seen.lock()
     }
 
-    /// Whether a pod of this resource acquired the lock and is known to have ended.
-    fn is_left_behind(&self, lock: &StateLock) -> bool {
-        let mut pods = self.claimed.earlier_pods.iter();
-        pods.any(|pod| host_of_pod(pod) == host(&lock.who))
-    }
-
     async fn release(&self, lock: &StateLock) -> bool {
         let Some(arguments) = lock_info::release(&lock.id) else {
             return false;
@@ -147,7 +141,7 @@ impl Session {
         crate::log!(
             "releasing the state lock acquired at {} by {}, {} that has ended (lock id {})",
             lock.at,
-            host(&lock.who),
+            lock.host(),
             if is_own(lock) {
                 "an engine of this pod"
             } else {
@@ -193,5 +187,5 @@ impl Session {
 
 /// Whether an engine of this pod requested `lock`.
 fn is_own(lock: &StateLock) -> bool {
-    fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who))
+    fs::read_to_string(HOST).is_ok_and(|own| own.trim() == lock.host())
 }
