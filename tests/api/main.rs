@@ -21,6 +21,7 @@ mod fake_kubelet;
 mod ha;
 mod kubectl;
 mod load;
+mod mutate;
 mod namespaced;
 mod objects;
 mod operator;

@@ -1,0 +1,405 @@
+//! A chain of edits of one resource, and the comparisons at its end.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use alustan_api::{APPLY_AT, RECONCILE_AT, Reason, Terraform};
+use fastrand::Rng;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Request};
+use kube::{Resource as _, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::mutate::edits::Edit;
+use crate::mutate::objects::{self, Objects};
+use crate::mutate::oracles::{self, start};
+use crate::mutate::schema::to_json;
+use crate::mutate::seeds::{self, NAME, Seed};
+use crate::mutate::world::{World, status};
+use crate::space::{Space, resource, with};
+
+/// Annotation that starts a reconcile and has no other effect.
+const TOUCH: &str = "alustan.io/touched";
+/// Number of reconciles of a resource at rest.
+const TOUCHES: usize = 3;
+
+/// Reasons of condition `Ready` with status Unknown that last.
+const LASTING: [Reason; 6] = [
+    Reason::AwaitingApproval,
+    Reason::DependencyNotReady,
+    Reason::ObjectNotReady,
+    Reason::HealthCheckPending,
+    Reason::Suspended,
+    Reason::ObjectNotFound,
+];
+
+/// A violation of an oracle.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) oracle: &'static str,
+    pub(crate) place: String,
+    pub(crate) detail: String,
+}
+
+/// A time without writes of the operator.
+pub(crate) struct Rest {
+    pub(crate) namespace: String,
+    pub(crate) place: String,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+}
+
+/// Counts and findings of all chains.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) findings: Mutex<Vec<Finding>>,
+    pub(crate) rests: Mutex<Vec<Rest>>,
+    pub(crate) admitted: AtomicUsize,
+    pub(crate) refused: AtomicUsize,
+    pub(crate) compared: AtomicUsize,
+    pub(crate) returned: AtomicUsize,
+    pub(crate) deleted: AtomicUsize,
+}
+
+/// A chain of edits.
+pub(crate) struct Chain {
+    pub(crate) number: usize,
+    pub(crate) seed: Seed,
+    pub(crate) edits: Vec<Edit>,
+    pub(crate) random: u64,
+}
+
+/// Executes chains one after another. Has a resource in a namespace of its own whose reconcile proves that the operator has processed
+/// earlier watch events.
+pub(crate) struct Driver<'a> {
+    world: &'a World,
+    log: &'a Log,
+    marker: Space,
+    marks: AtomicUsize,
+}
+
+impl<'a> Driver<'a> {
+    pub(crate) async fn new(world: &'a World, log: &'a Log) -> Self {
+        let marker = Space::of(&world.server, json!({})).await;
+        Self {
+            world,
+            log,
+            marker,
+            marks: AtomicUsize::new(0),
+        }
+    }
+
+    /// Executes `chain`.
+    pub(crate) async fn execute(&self, chain: &Chain) {
+        let place = format!("chain {} from {}", chain.number, chain.seed.origin);
+        if let Err(problem) = self.try_execute(chain, &place).await {
+            self.find("progress", &place, problem);
+        }
+    }
+
+    async fn try_execute(&self, chain: &Chain, place: &str) -> Result<(), String> {
+        let space = self.space().await;
+        let seed = &chain.seed.resource;
+        self.send(&space, seed).await.map_err(|(_, message)| message)?;
+        let settled = self.settle(&space).await?;
+        oracles::explanation(&settled)?;
+        let before = self.applied_objects(&space, "seed").await?;
+
+        let mut random = Rng::with_seed(chain.random);
+        let mut current = seed.clone();
+        let mut last = seed.clone();
+        let mut admitted = Vec::new();
+        for edit in &chain.edits {
+            let what = format!("{place}: {} {}", edit.path(), edit.kind);
+            let edited = edit.apply(current.clone());
+            match self.send(&space, &edited).await {
+                Err((code, message)) => {
+                    self.log.refused.fetch_add(1, Ordering::Relaxed);
+                    if let Err(problem) = oracles::refusal(code, &message) {
+                        self.find("refused means with a path", &what, problem);
+                    }
+                }
+                Ok(generation) => {
+                    self.log.admitted.fetch_add(1, Ordering::Relaxed);
+                    last.clone_from(&edited);
+                    let is_stalled = self.admitted(&space, generation, &what).await;
+                    // Most edits are made to a resource that is not stalled, so that they have an effect.
+                    if !is_stalled || random.u8(..4) == 0 {
+                        admitted.push(format!("{} {}", edit.path(), edit.kind));
+                        current = edited;
+                    }
+                }
+            }
+        }
+        if last != current {
+            self.send(&space, &current)
+                .await
+                .map_err(|(_, message)| format!("the previous spec is refused: {message}"))?;
+        }
+        let place = format!("{place}, after {}", admitted.join(", "));
+        let edited = self.settle(&space).await?;
+        self.compare(&space, &edited, &current, &place).await?;
+        if chain.number % 2 == 0 {
+            self.send(&space, seed)
+                .await
+                .map_err(|(_, message)| format!("the seed is refused: {message}"))?;
+            self.settle(&space).await?;
+            let after = self.applied_objects(&space, "return").await?;
+            if let (Some(before), Some(after)) = (before, after) {
+                self.log.returned.fetch_add(1, Ordering::Relaxed);
+                for difference in objects::differences(&before, &after) {
+                    self.find("return to the seed returns the objects", &place, difference);
+                }
+            }
+        }
+        self.delete(&space, &place).await
+    }
+
+    /// Checks an admitted edit. Returns whether the resource is stalled.
+    async fn admitted(&self, space: &Space, generation: i64, what: &str) -> bool {
+        let oracle = "admitted means readable and explained";
+        let observed = self
+            .world
+            .until(&space.namespace, NAME, |resource, _| {
+                observed(resource, generation).cloned()
+            })
+            .await;
+        match observed {
+            Err(problem) => {
+                self.find(oracle, what, problem);
+                true
+            }
+            Ok(resource) => {
+                if let Err(problem) = oracles::explanation(&resource) {
+                    self.find(oracle, what, problem);
+                }
+                oracles::is_stalled(&resource)
+            }
+        }
+    }
+
+    /// Compares the resource with one with the same spec in an empty namespace. Checks that both rest, and deletes the second one.
+    async fn compare(
+        &self,
+        space: &Space,
+        edited: &DynamicObject,
+        spec: &Value,
+        place: &str,
+    ) -> Result<(), String> {
+        if let Err(problem) = oracles::explanation(edited) {
+            self.find("admitted means readable and explained", place, problem);
+        }
+        let fresh_space = self.space().await;
+        self.send(&fresh_space, spec)
+            .await
+            .map_err(|(_, message)| format!("refused in an empty namespace: {message}"))?;
+        let fresh = self.settle(&fresh_space).await?;
+        if let Err(problem) = oracles::explanation(&fresh) {
+            self.find("admitted means readable and explained", place, problem);
+        }
+        let objects = self.applied_objects(space, "compare").await?;
+        let fresh_objects = self.applied_objects(&fresh_space, "compare").await?;
+        if let (Some(objects), Some(fresh_objects)) = (objects, fresh_objects) {
+            self.log.compared.fetch_add(1, Ordering::Relaxed);
+            for difference in objects::differences(&objects, &fresh_objects) {
+                self.find("same objects as from an empty namespace", place, difference);
+            }
+        } else {
+            let [edited, fresh] = [edited, &fresh].map(oracles::ready);
+            if edited != fresh {
+                let detail = format!("{edited:?} after edits, {fresh:?} in an empty namespace");
+                self.find("same condition as from an empty namespace", place, detail);
+            }
+        }
+        self.rest(space, place).await?;
+        self.rest(&fresh_space, place).await?;
+        self.delete(&fresh_space, place).await
+    }
+
+    /// Creates a namespace with the objects that the seeds name.
+    async fn space(&self) -> Space {
+        let space = Space::of(&self.world.server, json!({})).await;
+        seeds::create_inputs(&space).await;
+        space
+    }
+
+    /// Applies a resource. Returns its generation, or status and message of the refusal.
+    async fn send(&self, space: &Space, resource: &Value) -> Result<i64, (u16, String)> {
+        let request = Request::new(Terraform::url_path(&(), Some(&space.namespace)));
+        let parameters = PatchParams::apply("user").force().validation_strict();
+        let request = request.patch(NAME, &parameters, &Patch::Apply(&json!({})));
+        let request = request.unwrap().map(|_| to_json(resource).into_bytes());
+        match space.client.request::<DynamicObject>(request).await {
+            Ok(stored) => Ok(stored.metadata.generation.unwrap_or_default()),
+            Err(kube::Error::Api(status)) => Err((status.code, status.message)),
+            Err(error) => Err((0, error.to_string())),
+        }
+    }
+
+    async fn annotate(&self, space: &Space, annotations: &Value) -> Result<(), String> {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        let edit = PatchParams::default();
+        let patched = space.raw().patch(NAME, &edit, &patch).await;
+        patched.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Waits until the operator has processed the watch events before this call.
+    async fn mark(&self) -> Result<(), String> {
+        let limit = 1 + self.marks.fetch_add(1, Ordering::Relaxed) % 50;
+        let marker = with(resource("marker"), "/suspend", Some(true.into()));
+        let marker = with(marker, "/retry/limit", Some(limit.into()));
+        let stored = self.marker.apply(&marker).await?;
+        let generation = stored["metadata"]["generation"].as_i64().unwrap();
+        self.world
+            .until(&self.marker.namespace, "marker", |resource, _| {
+                observed(resource, generation).map(drop)
+            })
+            .await
+            .map_err(|problem| format!("marker: {problem}"))
+    }
+
+    /// Waits until runs and builds have ended and the status does not change any more.
+    async fn settle(&self, space: &Space) -> Result<DynamicObject, String> {
+        loop {
+            let settled = self.until_settled(space).await?;
+            self.mark().await?;
+            let again = self.until_settled(space).await?;
+            if again.resource_version() == settled.resource_version() {
+                return Ok(again);
+            }
+        }
+    }
+
+    async fn until_settled(&self, space: &Space) -> Result<DynamicObject, String> {
+        self.world
+            .until(&space.namespace, NAME, |resource, is_idle| {
+                let generation = resource.and_then(|resource| resource.metadata.generation);
+                let resource = observed(resource, generation.unwrap_or_default())?;
+                let (ready, reason) = oracles::ready(resource);
+                let lasts = LASTING.iter().any(|lasting| reason == *lasting);
+                if is_idle && (ready != "Unknown" || lasts) {
+                    Ok(resource.clone())
+                } else {
+                    Err(format!("not settled: idle {is_idle}, {:?}", status(resource)))
+                }
+            })
+            .await
+    }
+
+    /// Requests an apply with the current spec. Returns the objects, or `None` if the resource is not applied.
+    async fn applied_objects(&self, space: &Space, request: &str) -> Result<Option<Objects>, String> {
+        let resource = self.settle(space).await?;
+        let is_applied = oracles::ready(&resource).0 == "True"
+            && resource.data["spec"]["mode"] != "PlanOnly"
+            && status(&resource).last_applied.is_some();
+        if !is_applied {
+            return Ok(None);
+        }
+        let run = status(&resource).run;
+        self.annotate(space, &json!({RECONCILE_AT: request, APPLY_AT: request}))
+            .await?;
+        self.world
+            .until(&space.namespace, NAME, |resource, _| {
+                let resource = resource.ok_or("deleted")?;
+                let status = status(resource);
+                (status.run != run)
+                    .then_some(())
+                    .ok_or_else(|| format!("no requested run: {status:?}"))
+            })
+            .await?;
+        self.settle(space).await?;
+        Ok(Some(objects::of(space).await))
+    }
+
+    /// Forces reconciles of a resource at rest. [`Log::rests`] gets the time in which the operator must write nothing.
+    async fn rest(&self, space: &Space, place: &str) -> Result<(), String> {
+        let settled = self.settle(space).await?;
+        if oracles::ready(&settled).0 != "True" && !oracles::is_stalled(&settled) {
+            return Ok(());
+        }
+        self.mark().await?;
+        let from = Timestamp::now();
+        for touch in 0..TOUCHES {
+            self.annotate(space, &json!({TOUCH: touch.to_string()})).await?;
+            self.mark().await?;
+        }
+        self.log.rests.lock().push(Rest {
+            namespace: space.namespace.clone(),
+            place: place.to_owned(),
+            from,
+            to: Timestamp::now(),
+        });
+        Ok(())
+    }
+
+    /// Deletes the resource as documented, and checks that nothing is left.
+    async fn delete(&self, space: &Space, place: &str) -> Result<(), String> {
+        let oracle = "deletion from any of them ends";
+        let stored = space.raw().get(NAME).await.unwrap();
+        let spec = &stored.data["spec"];
+        let mut release = json!({});
+        if spec["deletionProtection"] == true {
+            release["deletionProtection"] = false.into();
+        }
+        if spec["suspend"] == true {
+            release["suspend"] = false.into();
+        }
+        if spec["mode"] == "PlanOnly" {
+            release["deletionPolicy"] = "Orphan".into();
+        }
+        if spec["approval"]["destroy"] == "Manual" {
+            release["approval"] = json!({"destroy": "Auto"});
+        }
+        if release != json!({}) {
+            let patch = Patch::Merge(json!({"spec": release}));
+            let patched = space.raw().patch(NAME, &PatchParams::default(), &patch).await;
+            patched.map_err(|error| format!("{release}: {error}"))?;
+        }
+        space
+            .raw()
+            .delete(NAME, &DeleteParams::default())
+            .await
+            .map_err(|error| format!("deletion is refused: {error}"))?;
+        let deleted = self
+            .world
+            .until(&space.namespace, NAME, |resource, _| match resource {
+                None => Ok(()),
+                Some(resource) => Err(format!("{:?}", status(resource))),
+            })
+            .await;
+        match deleted {
+            Err(problem) => self.find(oracle, place, problem),
+            Ok(()) => {
+                self.mark().await?;
+                self.log.deleted.fetch_add(1, Ordering::Relaxed);
+                let left = objects::left(space).await;
+                if !left.is_empty() {
+                    self.find(oracle, place, format!("left: {left:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, oracle: &'static str, place: &str, detail: String) {
+        self.log.findings.lock().push(Finding {
+            oracle,
+            place: start(place),
+            detail,
+        });
+    }
+}
+
+/// Returns the resource if its status describes at least `generation`.
+fn observed(resource: Option<&DynamicObject>, generation: i64) -> Result<&DynamicObject, String> {
+    let resource = resource.ok_or("the resource does not exist")?;
+    let observed = status(resource).observed_generation.unwrap_or_default();
+    if observed >= generation && resource.metadata.generation.unwrap_or_default() >= generation {
+        Ok(resource)
+    } else {
+        Err(format!(
+            "the status describes generation {observed} instead of {generation}: {:?}",
+            status(resource)
+        ))
+    }
+}
