@@ -15,12 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use alustan_api::{ABANDON, APPLY_AT, CANCEL_RUN, DISCARD_PLAN, KEPT, PLAN_AT, RECONCILE_AT};
 use fastrand::Rng;
 use futures::{StreamExt, stream};
 
 use crate::mutate::chain::{Chain, Driver, Finding, Log};
-use crate::mutate::edits::{Edit, of_annotation, of_node};
+use crate::mutate::edits::{ANNOTATIONS, Edit, of_annotation, of_node};
 use crate::mutate::schema::nodes;
 use crate::mutate::seeds::Seed;
 use crate::mutate::world::World;
@@ -29,21 +28,14 @@ use crate::mutate::world::World;
 const LENGTH: usize = 10;
 /// Chains that run at the same time.
 const CONCURRENCY: usize = 16;
-/// Annotations of a resource that the operator reads.
-const ANNOTATIONS: [&str; 7] = [
-    RECONCILE_AT,
-    APPLY_AT,
-    PLAN_AT,
-    CANCEL_RUN,
-    DISCARD_PLAN,
-    ABANDON,
-    KEPT,
-];
-
 /// Returns the number in an environment variable.
 fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
+    )
 }
 
 /// Returns at least `count` edits in random order: each node and each annotation has one, and the others are drawn from all edits.
@@ -75,7 +67,9 @@ fn chains(edits: Vec<Edit>, seeds: &[Seed], random: &mut Rng) -> Vec<Chain> {
         };
         let depths: Vec<_> = seeds.iter().map(depth).collect();
         let deepest = depths.iter().max().copied().unwrap_or_default();
-        let fitting: Vec<_> = (0..seeds.len()).filter(|index| depths[*index] == deepest).collect();
+        let fitting: Vec<_> = (0..seeds.len())
+            .filter(|index| depths[*index] == deepest)
+            .collect();
         by_seed
             .entry(*random.choice(&fitting).unwrap())
             .or_default()
@@ -103,7 +97,10 @@ fn chains(edits: Vec<Edit>, seeds: &[Seed], random: &mut Rng) -> Vec<Chain> {
 fn writes_at_rest(world: &World, log: &Log) -> Vec<Finding> {
     let mut by_namespace: HashMap<String, Vec<_>> = HashMap::new();
     for (at, namespace, request) in world.writes() {
-        by_namespace.entry(namespace).or_default().push((at, request));
+        by_namespace
+            .entry(namespace)
+            .or_default()
+            .push((at, request));
     }
     let rests = log.rests.lock();
     let found = rests.iter().flat_map(|rest| {
@@ -141,7 +138,10 @@ async fn edits_of_every_field_are_refused_or_explained() {
     let queue = parking_lot::Mutex::new(chains.iter());
     stream::iter(0..CONCURRENCY)
         .for_each_concurrent(CONCURRENCY, async |_| {
-            let driver = Driver::new(&world, &log).await;
+            let driver = Driver {
+                world: &world,
+                log: &log,
+            };
             loop {
                 let next = queue.lock().next();
                 let Some(chain) = next else { break };
@@ -150,7 +150,9 @@ async fn edits_of_every_field_are_refused_or_explained() {
         })
         .await;
     let mut findings = std::mem::take(&mut *log.findings.lock());
-    findings.extend(writes_at_rest(&world, &log));
+    let writes = writes_at_rest(&world, &log);
+    writes.iter().for_each(|finding| eprintln!("{finding}"));
+    findings.extend(writes);
     if let Err(problem) = world.check_operator() {
         findings.push(Finding {
             oracle: "the operator runs",
@@ -173,9 +175,6 @@ async fn edits_of_every_field_are_refused_or_explained() {
         findings.len(),
         since.elapsed(),
     );
-    for finding in &findings {
-        eprintln!("{}\n  {}\n  {}", finding.oracle, finding.place, finding.detail);
-    }
     assert!(
         findings.is_empty(),
         "{} findings; repeat them with ALUSTAN_MUTATE_SEED={seed}",

@@ -1,22 +1,23 @@
 //! A chain of edits of one resource, and the comparisons at its end.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::{APPLY_AT, RECONCILE_AT, Reason, Terraform};
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Request};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Request};
 use kube::{Resource as _, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::mutate::edits::Edit;
+use crate::mutate::edits::{ANNOTATIONS, Edit};
 use crate::mutate::objects::{self, Objects};
 use crate::mutate::oracles::{self, start};
 use crate::mutate::schema::to_json;
 use crate::mutate::seeds::{self, NAME, Seed};
-use crate::mutate::world::{World, status};
-use crate::space::{Space, resource, with};
+use crate::mutate::world::{World, observed, status};
+use crate::space::Space;
 
 /// Annotation that starts a reconcile and has no other effect.
 const TOUCH: &str = "alustan.io/touched";
@@ -33,12 +34,31 @@ const LASTING: [Reason; 6] = [
     Reason::ObjectNotFound,
 ];
 
+/// Reasons that only a resource with a state has.
+const OF_A_STATE: [Reason; 3] = [
+    Reason::BackendChanged,
+    Reason::EngineChangeNotAllowed,
+    Reason::AwaitingApproval,
+];
+
 /// A violation of an oracle.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     pub(crate) oracle: &'static str,
     pub(crate) place: String,
     pub(crate) detail: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}\n  {}\n  {}",
+            self.oracle,
+            self.place,
+            start(&self.detail)
+        )
+    }
 }
 
 /// A time without writes of the operator.
@@ -69,26 +89,14 @@ pub(crate) struct Chain {
     pub(crate) random: u64,
 }
 
-/// Executes chains one after another. Has a resource in a namespace of its own whose reconcile proves that the operator has processed
-/// earlier watch events.
+/// Executes chains.
+#[derive(Clone, Copy)]
 pub(crate) struct Driver<'a> {
-    world: &'a World,
-    log: &'a Log,
-    marker: Space,
-    marks: AtomicUsize,
+    pub(crate) world: &'a World,
+    pub(crate) log: &'a Log,
 }
 
-impl<'a> Driver<'a> {
-    pub(crate) async fn new(world: &'a World, log: &'a Log) -> Self {
-        let marker = Space::of(&world.server, json!({})).await;
-        Self {
-            world,
-            log,
-            marker,
-            marks: AtomicUsize::new(0),
-        }
-    }
-
+impl Driver<'_> {
     /// Executes `chain`.
     pub(crate) async fn execute(&self, chain: &Chain) {
         let place = format!("chain {} from {}", chain.number, chain.seed.origin);
@@ -98,9 +106,11 @@ impl<'a> Driver<'a> {
     }
 
     async fn try_execute(&self, chain: &Chain, place: &str) -> Result<(), String> {
-        let space = self.space().await;
+        let space = self.space(&chain.seed).await;
         let seed = &chain.seed.resource;
-        self.send(&space, seed).await.map_err(|(_, message)| message)?;
+        self.send(&space, seed)
+            .await
+            .map_err(|(_, message)| message)?;
         let settled = self.settle(&space).await?;
         oracles::explanation(&settled)?;
         let before = self.applied_objects(&space, "seed").await?;
@@ -138,7 +148,9 @@ impl<'a> Driver<'a> {
         }
         let place = format!("{place}, after {}", admitted.join(", "));
         let edited = self.settle(&space).await?;
-        self.compare(&space, &edited, &current, &place).await?;
+        let fresh = self.space(&chain.seed).await;
+        self.compare([&space, &fresh], &edited, &current, &place)
+            .await?;
         if chain.number % 2 == 0 {
             self.send(&space, seed)
                 .await
@@ -181,7 +193,7 @@ impl<'a> Driver<'a> {
     /// Compares the resource with one with the same spec in an empty namespace. Checks that both rest, and deletes the second one.
     async fn compare(
         &self,
-        space: &Space,
+        [space, fresh_space]: [&Space; 2],
         edited: &DynamicObject,
         spec: &Value,
         place: &str,
@@ -189,16 +201,15 @@ impl<'a> Driver<'a> {
         if let Err(problem) = oracles::explanation(edited) {
             self.find("admitted means readable and explained", place, problem);
         }
-        let fresh_space = self.space().await;
-        self.send(&fresh_space, spec)
+        self.send(fresh_space, spec)
             .await
             .map_err(|(_, message)| format!("refused in an empty namespace: {message}"))?;
-        let fresh = self.settle(&fresh_space).await?;
+        let fresh = self.settle(fresh_space).await?;
         if let Err(problem) = oracles::explanation(&fresh) {
             self.find("admitted means readable and explained", place, problem);
         }
         let objects = self.applied_objects(space, "compare").await?;
-        let fresh_objects = self.applied_objects(&fresh_space, "compare").await?;
+        let fresh_objects = self.applied_objects(fresh_space, "compare").await?;
         if let (Some(objects), Some(fresh_objects)) = (objects, fresh_objects) {
             self.log.compared.fetch_add(1, Ordering::Relaxed);
             for difference in objects::differences(&objects, &fresh_objects) {
@@ -206,33 +217,81 @@ impl<'a> Driver<'a> {
             }
         } else {
             let [edited, fresh] = [edited, &fresh].map(oracles::ready);
-            if edited != fresh {
+            // A resource whose edits require no apply stays Ready. A resource that has a state may be refused.
+            if fresh.0 == "True"
+                && edited.0 != "True"
+                && !OF_A_STATE.iter().any(|reason| edited.1 == *reason)
+            {
                 let detail = format!("{edited:?} after edits, {fresh:?} in an empty namespace");
                 self.find("same condition as from an empty namespace", place, detail);
             }
         }
         self.rest(space, place).await?;
-        self.rest(&fresh_space, place).await?;
-        self.delete(&fresh_space, place).await
+        self.rest(fresh_space, place).await?;
+        self.delete(fresh_space, place).await
     }
 
-    /// Creates a namespace with the objects that the seeds name.
-    async fn space(&self) -> Space {
+    /// Creates a namespace with the objects that `seed` names.
+    async fn space(&self, seed: &Seed) -> Space {
         let space = Space::of(&self.world.server, json!({})).await;
-        seeds::create_inputs(&space).await;
+        seeds::create_inputs(&space, seed).await;
         space
     }
 
-    /// Applies a resource. Returns its generation, or status and message of the refusal.
+    /// Creates or replaces a resource, like `kubectl replace`. Server-side apply reads its body as YAML, whose errors name no field. Returns the
+    /// generation, or status and message of the refusal.
     async fn send(&self, space: &Space, resource: &Value) -> Result<i64, (u16, String)> {
         let request = Request::new(Terraform::url_path(&(), Some(&space.namespace)));
-        let parameters = PatchParams::apply("user").force().validation_strict();
-        let request = request.patch(NAME, &parameters, &Patch::Apply(&json!({})));
-        let request = request.unwrap().map(|_| to_json(resource).into_bytes());
-        match space.client.request::<DynamicObject>(request).await {
-            Ok(stored) => Ok(stored.metadata.generation.unwrap_or_default()),
-            Err(kube::Error::Api(status)) => Err((status.code, status.message)),
-            Err(error) => Err((0, error.to_string())),
+        loop {
+            let mut resource = resource.clone();
+            let stored = self.world.seen(&space.namespace, NAME);
+            let version = stored.as_ref().and_then(|stored| stored.resource_version());
+            if let Some(stored) = &stored {
+                resource["metadata"]["resourceVersion"] = version.clone().into();
+                resource["metadata"]["finalizers"] = json!(stored.finalizers());
+                let annotations = stored.annotations().iter();
+                for (name, value) in
+                    annotations.filter(|(name, _)| !ANNOTATIONS.contains(&name.as_str()))
+                {
+                    resource["metadata"]["annotations"][name] = value.clone().into();
+                }
+            }
+            let body = to_json(&resource).into_bytes();
+            let parameters = PostParams::default();
+            let mut request = match stored {
+                None => request.create(&parameters, body),
+                Some(_) => request.replace(NAME, &parameters, body),
+            }
+            .unwrap();
+            let uri = format!("{}fieldValidation=Strict", request.uri());
+            *request.uri_mut() = uri.parse().unwrap();
+            let answer = space.client.request::<DynamicObject>(request).await;
+            match answer {
+                Ok(stored) => {
+                    let generation = stored.metadata.generation.unwrap_or_default();
+                    let _ = self
+                        .world
+                        .until(&space.namespace, NAME, |resource, _| {
+                            let seen = resource.and_then(|resource| resource.metadata.generation);
+                            (seen >= Some(generation))
+                                .then_some(())
+                                .ok_or_else(String::new)
+                        })
+                        .await;
+                    return Ok(generation);
+                }
+                Err(kube::Error::Api(status)) if status.is_conflict() => {
+                    let newer = self.world.until(&space.namespace, NAME, |resource, _| {
+                        let newer = resource.and_then(ResourceExt::resource_version);
+                        (newer != version)
+                            .then_some(())
+                            .ok_or_else(|| status.message.clone())
+                    });
+                    newer.await.map_err(|message| (409, message))?;
+                }
+                Err(kube::Error::Api(status)) => return Err((status.code, status.message)),
+                Err(error) => return Err((0, error.to_string())),
+            }
         }
     }
 
@@ -243,26 +302,11 @@ impl<'a> Driver<'a> {
         patched.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Waits until the operator has processed the watch events before this call.
-    async fn mark(&self) -> Result<(), String> {
-        let limit = 1 + self.marks.fetch_add(1, Ordering::Relaxed) % 50;
-        let marker = with(resource("marker"), "/suspend", Some(true.into()));
-        let marker = with(marker, "/retry/limit", Some(limit.into()));
-        let stored = self.marker.apply(&marker).await?;
-        let generation = stored["metadata"]["generation"].as_i64().unwrap();
-        self.world
-            .until(&self.marker.namespace, "marker", |resource, _| {
-                observed(resource, generation).map(drop)
-            })
-            .await
-            .map_err(|problem| format!("marker: {problem}"))
-    }
-
     /// Waits until runs and builds have ended and the status does not change any more.
     async fn settle(&self, space: &Space) -> Result<DynamicObject, String> {
         loop {
             let settled = self.until_settled(space).await?;
-            self.mark().await?;
+            self.world.mark().await?;
             let again = self.until_settled(space).await?;
             if again.resource_version() == settled.resource_version() {
                 return Ok(again);
@@ -280,34 +324,41 @@ impl<'a> Driver<'a> {
                 if is_idle && (ready != "Unknown" || lasts) {
                     Ok(resource.clone())
                 } else {
-                    Err(format!("not settled: idle {is_idle}, {:?}", status(resource)))
+                    Err(format!(
+                        "not settled: idle {is_idle}, {:?}",
+                        status(resource)
+                    ))
                 }
             })
             .await
     }
 
     /// Requests an apply with the current spec. Returns the objects, or `None` if the resource is not applied.
-    async fn applied_objects(&self, space: &Space, request: &str) -> Result<Option<Objects>, String> {
+    async fn applied_objects(
+        &self,
+        space: &Space,
+        request: &str,
+    ) -> Result<Option<Objects>, String> {
         let resource = self.settle(space).await?;
-        let is_applied = oracles::ready(&resource).0 == "True"
-            && resource.data["spec"]["mode"] != "PlanOnly"
-            && status(&resource).last_applied.is_some();
-        if !is_applied {
+        let spec = &resource.data["spec"];
+        let may_apply = oracles::ready(&resource).0 == "True"
+            && spec["mode"] != "PlanOnly"
+            && spec["suspend"] != true
+            && spec["approval"]["mode"] != "Manual";
+        if !may_apply {
             return Ok(None);
         }
         let run = status(&resource).run;
         self.annotate(space, &json!({RECONCILE_AT: request, APPLY_AT: request}))
             .await?;
-        self.world
-            .until(&space.namespace, NAME, |resource, _| {
-                let resource = resource.ok_or("deleted")?;
-                let status = status(resource);
-                (status.run != run)
-                    .then_some(())
-                    .ok_or_else(|| format!("no requested run: {status:?}"))
-            })
-            .await?;
-        self.settle(space).await?;
+        self.world.mark().await?;
+        let resource = self.settle(space).await?;
+        if oracles::ready(&resource).0 != "True" {
+            return Ok(None);
+        }
+        if status(&resource).run == run {
+            return Err(format!("no requested run: {:?}", status(&resource)));
+        }
         Ok(Some(objects::of(space).await))
     }
 
@@ -317,11 +368,12 @@ impl<'a> Driver<'a> {
         if oracles::ready(&settled).0 != "True" && !oracles::is_stalled(&settled) {
             return Ok(());
         }
-        self.mark().await?;
+        self.world.mark().await?;
         let from = Timestamp::now();
         for touch in 0..TOUCHES {
-            self.annotate(space, &json!({TOUCH: touch.to_string()})).await?;
-            self.mark().await?;
+            self.annotate(space, &json!({TOUCH: touch.to_string()}))
+                .await?;
+            self.world.mark().await?;
         }
         self.log.rests.lock().push(Rest {
             namespace: space.namespace.clone(),
@@ -352,7 +404,10 @@ impl<'a> Driver<'a> {
         }
         if release != json!({}) {
             let patch = Patch::Merge(json!({"spec": release}));
-            let patched = space.raw().patch(NAME, &PatchParams::default(), &patch).await;
+            let patched = space
+                .raw()
+                .patch(NAME, &PatchParams::default(), &patch)
+                .await;
             patched.map_err(|error| format!("{release}: {error}"))?;
         }
         space
@@ -360,17 +415,25 @@ impl<'a> Driver<'a> {
             .delete(NAME, &DeleteParams::default())
             .await
             .map_err(|error| format!("deletion is refused: {error}"))?;
-        let deleted = self
-            .world
-            .until(&space.namespace, NAME, |resource, _| match resource {
-                None => Ok(()),
-                Some(resource) => Err(format!("{:?}", status(resource))),
-            })
-            .await;
+        let waits = |problem: &str| problem.contains("spec.destroyWaitFor[");
+        let deleted = self.until_deleted(space, waits).await;
+        // A deletion that waits for other objects ends once the resource does not name them any more.
+        let deleted = match deleted {
+            Err(problem) if waits(&problem) => {
+                let patch = Patch::Merge(json!({"spec": {"destroyWaitFor": null}}));
+                let patched = space
+                    .raw()
+                    .patch(NAME, &PatchParams::default(), &patch)
+                    .await;
+                patched.map_err(|error| format!("destroyWaitFor: {error}"))?;
+                self.until_deleted(space, |_| false).await
+            }
+            deleted => deleted,
+        };
         match deleted {
             Err(problem) => self.find(oracle, place, problem),
             Ok(()) => {
-                self.mark().await?;
+                self.world.mark().await?;
                 self.log.deleted.fetch_add(1, Ordering::Relaxed);
                 let left = objects::left(space).await;
                 if !left.is_empty() {
@@ -381,25 +444,38 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    /// Waits until the resource is gone.
+    ///
+    /// # Errors
+    /// The status, if it is one that `stays` or after the deadline.
+    async fn until_deleted(
+        &self,
+        space: &Space,
+        stays: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        let gone = self
+            .world
+            .until(&space.namespace, NAME, |resource, _| match resource {
+                None => Ok(Ok(())),
+                Some(resource) => {
+                    let status = format!("{:?}", status(resource));
+                    if stays(&status) {
+                        Ok(Err(status))
+                    } else {
+                        Err(status)
+                    }
+                }
+            });
+        gone.await?
+    }
+
     fn find(&self, oracle: &'static str, place: &str, detail: String) {
-        self.log.findings.lock().push(Finding {
+        let finding = Finding {
             oracle,
             place: start(place),
             detail,
-        });
-    }
-}
-
-/// Returns the resource if its status describes at least `generation`.
-fn observed(resource: Option<&DynamicObject>, generation: i64) -> Result<&DynamicObject, String> {
-    let resource = resource.ok_or("the resource does not exist")?;
-    let observed = status(resource).observed_generation.unwrap_or_default();
-    if observed >= generation && resource.metadata.generation.unwrap_or_default() >= generation {
-        Ok(resource)
-    } else {
-        Err(format!(
-            "the status describes generation {observed} instead of {generation}: {:?}",
-            status(resource)
-        ))
+        };
+        eprintln!("{finding}");
+        self.log.findings.lock().push(finding);
     }
 }

@@ -1,8 +1,20 @@
 //! Edits of one node of the schema: valid values and values at, below and above each bound, and values of wrong forms.
 
+use alustan_api::{ABANDON, APPLY_AT, CANCEL_RUN, DISCARD_PLAN, KEPT, PLAN_AT, RECONCILE_AT};
 use serde_json::{Map, Value, json};
 
 use crate::mutate::schema::{Change, ENTRY, Node, sample};
+
+/// Annotations of a resource that the operator reads.
+pub(crate) const ANNOTATIONS: [&str; 7] = [
+    RECONCILE_AT,
+    APPLY_AT,
+    PLAN_AT,
+    CANCEL_RUN,
+    DISCARD_PLAN,
+    ABANDON,
+    KEPT,
+];
 
 /// Length of a string for which the schema has no maximum.
 const LONG: usize = 70 << 10;
@@ -56,8 +68,8 @@ impl Edit {
 pub(crate) fn of_node(node: &Node) -> Vec<Edit> {
     let set = |kind, value| (kind, Change::Set(value));
     let mut changes = vec![("deleted", Change::Remove), set("null", Value::Null)];
-    changes.push(set("valid", sample(&node.schema, &node.path)));
-    let schema = &node.schema;
+    changes.push(set("valid", sample(node.schema, &node.path)));
+    let schema = node.schema;
     match schema["type"].as_str() {
         Some("string") => changes.extend(strings(schema)),
         Some("integer") => changes.extend(integers(schema)),
@@ -121,13 +133,25 @@ fn strings(schema: &Value) -> Vec<(&'static str, Change)> {
         changes.push(set("wrong", "Wrong".to_owned()));
         return changes;
     }
-    let malformed = ["-", "../..", "Not a name!", "5 parsecs", "https://", "object.", "$(A) {{ . }}"];
+    let malformed = [
+        "-",
+        "../..",
+        "Not a name!",
+        "5 parsecs",
+        "https://",
+        "object.",
+        "$(A) {{ . }}",
+    ];
     changes.extend(malformed.map(|text| set("malformed", text.to_owned())));
     changes.extend([
         set("unicode", UNICODE.to_owned()),
         set("control characters", CONTROL.to_owned()),
     ]);
-    let length = |name: &str| schema[name].as_u64().map(|length| usize::try_from(length).unwrap());
+    let length = |name: &str| {
+        schema[name]
+            .as_u64()
+            .map(|length| usize::try_from(length).unwrap())
+    };
     match length("maxLength") {
         Some(max) => changes.extend([
             set("at the maximum", "a".repeat(max)),
@@ -168,7 +192,10 @@ fn integers(schema: &Value) -> Vec<(&'static str, Change)> {
         set("negative", json!(-1)),
         set("at the minimum of the type", json!(i32::MIN)),
         set("at the maximum of the type", json!(i32::MAX)),
-        set("above the maximum of the type", json!(i64::from(i32::MAX) + 1)),
+        set(
+            "above the maximum of the type",
+            json!(i64::from(i32::MAX) + 1),
+        ),
         set("at the maximum of 64 bits", json!(i64::MAX)),
         set("fraction", json!(1.5)),
         set("wrong type", json!("1")),
@@ -222,7 +249,10 @@ fn lists(node: &Node) -> Vec<(&'static str, Change)> {
 }
 
 fn maps(node: &Node) -> Vec<(&'static str, Change)> {
-    let entry = sample(&node.schema["additionalProperties"], &format!("{}{{}}", node.path));
+    let entry = sample(
+        &node.schema["additionalProperties"],
+        &format!("{}{{}}", node.path),
+    );
     let one = |key: &str| Change::Set(json!({key: entry}));
     let many = |count: usize| {
         let entries = (0..count).map(|index| (format!("{ENTRY}{index}"), entry.clone()));

@@ -56,8 +56,10 @@ pub(crate) async fn left(space: &Space) -> Vec<String> {
         // Without a controller manager, no controller removes the finalizer of a claim.
         metadata.get("deletionTimestamp").is_none()
             && metadata["labels"].get(ORPHANED).is_none()
-            // Resources with the same content share a build. Its TTL deletes it.
-            && metadata["labels"][COMPONENT] != Component::Build.as_str()
+            // Resources with the same content share a build. A Job that empties a directory runs after the deletion. A TTL deletes both.
+            && ![Component::Build, Component::EmptyCache]
+                .map(Component::as_str)
+                .contains(&metadata["labels"][COMPONENT].as_str().unwrap_or_default())
     });
     all.iter()
         .map(|object| format!("{} {}", object["kind"], object["metadata"]["name"]))
@@ -91,13 +93,23 @@ fn run_number(job: &str) -> i64 {
 fn comparable(mut object: Value, namespace: &str) -> (String, Value) {
     let kind = object["kind"].as_str().unwrap().to_owned();
     let metadata = object["metadata"].as_object_mut().unwrap();
-    metadata.retain(|field, _| ["name", "labels", "annotations", "finalizers"].contains(&field.as_str()));
+    metadata.retain(|field, _| {
+        ["name", "labels", "annotations", "finalizers"].contains(&field.as_str())
+    });
     let name = metadata["name"].as_str().unwrap().to_owned();
     let fields = object.as_object_mut().unwrap();
     fields.remove("status");
+    if kind == "PersistentVolumeClaim" {
+        // An existing volume keeps its size and its class.
+        fields.remove("spec");
+    }
     if kind == "Secret" {
         let data = fields.get("data").and_then(Value::as_object);
-        let keys: Vec<_> = data.into_iter().flatten().map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> = data
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key.clone())
+            .collect();
         fields.insert("data".to_owned(), json!(keys));
     }
     let number = (kind == "Job").then(|| run_number(&name));
@@ -126,13 +138,19 @@ fn comparable(mut object: Value, namespace: &str) -> (String, Value) {
 /// Replaces texts in all strings and keys, and the number of a run.
 fn hide_in(value: &mut Value, hide: &impl Fn(&str) -> String, number: Option<i64>) {
     match value {
-        Value::String(text) if Some(text.as_str()) == number.map(|it| it.to_string()).as_deref() => {
+        Value::String(text)
+            if Some(text.as_str()) == number.map(|it| it.to_string()).as_deref() =>
+        {
             "NUMBER".clone_into(text);
         }
         Value::String(text) => *text = hide(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| hide_in(item, hide, number)),
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| hide_in(item, hide, number)),
         Value::Object(fields) => {
-            fields.remove(UID);
+            for name in [UID, "controller-uid", "batch.kubernetes.io/controller-uid"] {
+                fields.remove(name);
+            }
             fields
                 .values_mut()
                 .for_each(|field| hide_in(field, hide, number));
@@ -150,7 +168,11 @@ fn without_digests(text: &str) -> String {
             .find(|character: char| !character.is_ascii_hexdigit())
             .unwrap_or(rest.len());
         let (digits, after) = rest.split_at(end);
-        result.push_str(if digits.len() >= MIN_DIGEST { "DIGEST" } else { digits });
+        result.push_str(if digits.len() >= MIN_DIGEST {
+            "DIGEST"
+        } else {
+            digits
+        });
         let mut characters = after.chars();
         result.extend(characters.next());
         rest = characters.as_str();
@@ -180,7 +202,12 @@ fn compare(path: &str, one: &Value, other: &Value, differences: &mut Vec<String>
         (Value::Object(first), Value::Object(second)) => {
             let names: std::collections::BTreeSet<_> = first.keys().chain(second.keys()).collect();
             for name in names {
-                compare(&format!("{path}.{name}"), &one[name], &other[name], differences);
+                compare(
+                    &format!("{path}.{name}"),
+                    &one[name],
+                    &other[name],
+                    differences,
+                );
             }
         }
         (Value::Array(first), Value::Array(second)) if first.len() == second.len() => {
@@ -192,4 +219,3 @@ fn compare(path: &str, one: &Value, other: &Value, differences: &mut Vec<String>
         _ => differences.push(format!("{path}: {one} / {other}")),
     }
 }
-

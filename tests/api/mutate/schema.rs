@@ -1,6 +1,7 @@
 //! Nodes of the schema of `spec`, valid values for them, and changes of a spec at a node.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use alustan_api::Terraform;
 use kube::CustomResourceExt;
@@ -16,7 +17,10 @@ const ALTERNATIVES: [(&str, &[&str]); 11] = [
     ("spec", &["gitRepo", "source"]),
     (".source", &["module", "inline", "oci"]),
     (".gitRepo", &["branch", "tag", "commit"]),
-    (".gitRepo", &["githubApp", "credentialsSecret", "sshKeySecret"]),
+    (
+        ".gitRepo",
+        &["githubApp", "credentialsSecret", "sshKeySecret"],
+    ),
     (".oci", &["tag", "semver", "digest"]),
     ("For[]", &["name", "selector"]),
     ("Checks[]", &["name", "selector"]),
@@ -27,18 +31,38 @@ const ALTERNATIVES: [(&str, &[&str]); 11] = [
     ),
     (
         ".volumes[]",
-        &["configMap", "secret", "projected", "csi", "emptyDir", "persistentVolumeClaim"],
+        &[
+            "configMap",
+            "secret",
+            "projected",
+            "csi",
+            "emptyDir",
+            "persistentVolumeClaim",
+        ],
     ),
     (
         ".valueFrom",
-        &["configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef"],
+        &[
+            "configMapKeyRef",
+            "secretKeyRef",
+            "fieldRef",
+            "resourceFieldRef",
+        ],
     ),
 ];
 
 /// Provider of `spec.backend` to which a field belongs, with the fields that the provider requires.
 const BACKENDS: [(&[&str], &str, &[(&str, &str)]); 7] = [
     (
-        &["s3", "dynamoDB", "lockFile", "region", "endpoint", "bootstrap", "key"],
+        &[
+            "s3",
+            "dynamoDB",
+            "lockFile",
+            "region",
+            "endpoint",
+            "bootstrap",
+            "key",
+        ],
         "aws",
         &[("s3", "bucket"), ("region", "us-east-1")],
     ),
@@ -55,7 +79,11 @@ const BACKENDS: [(&[&str], &str, &[(&str, &str)]); 7] = [
         "http",
         &[("address", "http://127.0.0.1:1/state")],
     ),
-    (&["type", "config", "secretRef"], "generic", &[("type", "oss")]),
+    (
+        &["type", "config", "secretRef"],
+        "generic",
+        &[("type", "oss")],
+    ),
 ];
 
 /// One step from a value to a part of it.
@@ -76,13 +104,13 @@ pub(crate) struct Node {
     pub(crate) steps: Vec<Step>,
     /// Path as in messages of the API server, with `[]` for items and `{}` for entries.
     pub(crate) path: String,
-    pub(crate) schema: Value,
+    pub(crate) schema: &'static Value,
 }
 
 impl Node {
     /// Whether the schema has no nodes below this one.
     pub(crate) fn is_leaf(&self) -> bool {
-        children(&self.schema).is_empty()
+        children(self.schema).is_empty()
     }
 
     /// Number of the steps whose values exist in `spec`.
@@ -105,30 +133,32 @@ impl fmt::Display for Node {
     }
 }
 
-/// Returns the schema of `spec` in the CRD.
-pub(crate) fn spec_schema() -> Value {
+/// Schema of `spec` in the CRD.
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let crd = serde_json::to_value(Terraform::crd()).unwrap();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
-}
+});
 
 /// Returns all nodes below `spec`.
 pub(crate) fn nodes() -> Vec<Node> {
     let root = Node {
         steps: Vec::new(),
         path: "spec".to_owned(),
-        schema: spec_schema(),
+        schema: &SCHEMA,
     };
     let mut nodes = vec![root];
     let mut visited = 0;
     while let Some(node) = nodes.get(visited).cloned() {
         visited += 1;
-        nodes.extend(children(&node.schema).into_iter().map(|(step, schema)| {
-            Node {
-                path: child_path(&node.path, &step),
-                steps: [&node.steps[..], &[step]].concat(),
-                schema: schema.clone(),
-            }
-        }));
+        nodes.extend(
+            children(node.schema)
+                .into_iter()
+                .map(|(step, schema)| Node {
+                    path: child_path(&node.path, &step),
+                    steps: [&node.steps[..], &[step]].concat(),
+                    schema,
+                }),
+        );
     }
     nodes.remove(0);
     nodes
@@ -186,8 +216,15 @@ pub(crate) fn sample(schema: &Value, path: &str) -> Value {
 /// Returns a valid value where the types of the schema do not suffice to choose one.
 fn known_sample(path: &str) -> Option<Value> {
     const DURATIONS: [&str; 9] = [
-        "interval", "olderThan", "timeout", "minBackoff", "maxBackoff", "lockTimeout", "cacheLifetime",
-        "apply", "destroy",
+        "interval",
+        "olderThan",
+        "timeout",
+        "minBackoff",
+        "maxBackoff",
+        "lockTimeout",
+        "cacheLifetime",
+        "apply",
+        "destroy",
     ];
     let name = path.rsplit('.').next().unwrap_or(path);
     let is_script = path.contains(".scripts.");
@@ -233,7 +270,9 @@ fn known_sample(path: &str) -> Option<Value> {
         "when" => json!("plan.destroy > 0"),
         "url" if path.contains("oci") => json!("oci://127.0.0.1:1/team/artifact"),
         "url" => json!("https://127.0.0.1:1/team/infra"),
-        "address" | "lockAddress" | "unlockAddress" | "endpoint" => json!("http://127.0.0.1:1/state"),
+        "address" | "lockAddress" | "unlockAddress" | "endpoint" => {
+            json!("http://127.0.0.1:1/state")
+        }
         "commit" => json!("0123456789abcdef0123456789abcdef01234567"),
         "digest" => json!(format!("sha256:{}", "0".repeat(64))),
         "caBundle" => json!("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
@@ -282,9 +321,8 @@ pub(crate) enum Change {
 
 /// Changes the value of `node` in `spec`. Adds missing values on the path, and removes alternatives of the fields on it.
 pub(crate) fn change(spec: &mut Value, node: &Node, change: &Change) {
-    let schema = spec_schema();
     let mut value = spec;
-    let mut schema = &schema;
+    let mut schema = &*SCHEMA;
     let mut path = "spec".to_owned();
     let (last, before) = node.steps.split_last().unwrap();
     for step in before {

@@ -25,7 +25,10 @@ pub(crate) fn all(address: &str) -> Vec<Seed> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seeds = Vec::new();
     let mut specs = BTreeSet::new();
-    for folder in [folder.join("api/samples"), folder.join("../deploy/examples")] {
+    for folder in [
+        folder.join("api/samples"),
+        folder.join("../deploy/examples"),
+    ] {
         for file in samples::files(&folder) {
             let text = std::fs::read_to_string(&file).unwrap();
             let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
@@ -67,7 +70,10 @@ fn with_annotations(spec: Value) -> Value {
 /// test creates.
 fn served_by(address: &str, mut spec: Value) -> Value {
     let git = spec["gitRepo"].as_object_mut().unwrap();
-    git.insert("url".to_owned(), format!("http://{address}/team/infra").into());
+    git.insert(
+        "url".to_owned(),
+        format!("http://{address}/team/infra").into(),
+    );
     git.remove("sshKeySecret");
     git.remove("path");
     spec["containerRegistry"]["imageName"] = format!("{address}/present/web").into();
@@ -75,7 +81,10 @@ fn served_by(address: &str, mut spec: Value) -> Value {
     for name in ["dependsOn", "healthChecks", "engine"] {
         fields.remove(name);
     }
-    if let Some(inputs) = fields.get_mut("variablesFrom").and_then(Value::as_array_mut) {
+    if let Some(inputs) = fields
+        .get_mut("variablesFrom")
+        .and_then(Value::as_array_mut)
+    {
         inputs.retain(|input| input.get("secretRef").is_some());
     }
     spec
@@ -145,8 +154,14 @@ fn own(address: &str) -> Vec<(&'static str, Value)> {
                 "deletionProtection": true,
             }),
         ),
-        ("planned only", json!({"mode": "PlanOnly", "backend": {"provider": "managed"}})),
-        ("orphaned", json!({"deletionPolicy": "Orphan", "cache": {"enabled": false}})),
+        (
+            "planned only",
+            json!({"mode": "PlanOnly", "backend": {"provider": "managed"}}),
+        ),
+        (
+            "orphaned",
+            json!({"deletionPolicy": "Orphan", "cache": {"enabled": false}}),
+        ),
         ("suspended", json!({"suspend": true})),
         (
             "inline module",
@@ -190,8 +205,10 @@ pub(crate) fn write_repository(repository: &Path) {
     write("modules/shared/main.tf", "");
 }
 
-/// Creates the objects that the seeds name.
-pub(crate) async fn create_inputs(space: &Space) {
+/// Creates the objects that `seed` and the valid values of edits name.
+pub(crate) async fn create_inputs(space: &Space, seed: &Seed) {
+    let text = seed.resource.to_string();
+    let is_named = |name: &str| name == "present" || text.contains(name);
     let login = r#"{"auths":{}}"#;
     let present = json!({"key": "value", "token": "a-token", "url": "https://127.0.0.1:1/hook", "AWS_REGION": "us-east-1"});
     for (name, data) in [
@@ -203,8 +220,10 @@ pub(crate) async fn create_inputs(space: &Space) {
         ("alpha-datastore", json!({"endpoint": "a"})),
         ("bravo-datastore", json!({"endpoint": "b"})),
     ] {
-        let secret = json!({"metadata": {"name": name}, "stringData": data});
-        space.create::<Secret>(secret).await;
+        if is_named(name) {
+            let secret = json!({"metadata": {"name": name}, "stringData": data});
+            space.create::<Secret>(secret).await;
+        }
     }
     for (name, data) in [
         ("present", json!({"key": "value"})),
@@ -213,8 +232,10 @@ pub(crate) async fn create_inputs(space: &Space) {
             json!({"apply-script.sh": "true", "destroy-script.sh": "true"}),
         ),
     ] {
-        let map = json!({"metadata": {"name": name}, "data": data});
-        space.create::<ConfigMap>(map).await;
+        if is_named(name) {
+            let map = json!({"metadata": {"name": name}, "data": data});
+            space.create::<ConfigMap>(map).await;
+        }
     }
     let allowed = json!({"alustan.io/allow-runs": "true", "alustan.io/allow-cache": "true"});
     let metadata = json!({"name": "present", "annotations": allowed});

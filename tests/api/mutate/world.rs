@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use alustan_api::labels::{COMPONENT, Component, IMAGE_TAG, NAME};
 use alustan_api::run::{Output, Outputs};
-use alustan_runner::record::RecordError;
 use alustan_api::{Terraform, TerraformStatus};
+use alustan_runner::record::RecordError;
 use alustan_tests::RunnerStandIn;
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
@@ -27,7 +27,7 @@ use crate::calls;
 use crate::mutate::seeds;
 use crate::outside::Outside;
 use crate::server::{OPERATOR, Server, built, free_ports, spawn_guarded};
-use crate::space::try_complete_job;
+use crate::space::{Space, resource, try_complete_job, with_all};
 
 /// Maximum duration of each wait. The machine may be loaded.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -45,7 +45,17 @@ pub(crate) struct World {
     pub(crate) server: Arc<Server>,
     pub(crate) outside: Arc<Outside>,
     namespaces: Namespaces,
+    marker: Marker,
     operator: Child,
+}
+
+/// A suspended resource. A reconcile of it after an edit shows that the operator has received all earlier watch events. Calls of
+/// [`World::mark`] at the same time share an edit.
+struct Marker {
+    space: Space,
+    /// Number of edits that have started, and of those that the operator has reconciled.
+    edits: watch::Sender<[usize; 2]>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl World {
@@ -67,10 +77,16 @@ impl World {
             .args(["--max-concurrent-runs", "200"])
             .args(["--max-runs-per-namespace", "200"]);
         let operator = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
+        let marker = Marker {
+            space: Space::of(&server, json!({})).await,
+            edits: watch::Sender::new([0, 0]),
+            turn: tokio::sync::Mutex::default(),
+        };
         Self {
             server,
             outside,
             namespaces,
+            marker,
             operator,
         }
     }
@@ -95,6 +111,39 @@ impl World {
         check(&of(&self.namespaces, namespace).borrow())
     }
 
+    /// Returns a resource as of the last watch event.
+    pub(crate) fn seen(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let namespace = of(&self.namespaces, namespace);
+        namespace.borrow().resources.get(name).cloned()
+    }
+
+    /// Waits until the operator has processed the watch events before this call.
+    ///
+    /// # Errors
+    /// The operator does not reconcile the marker.
+    pub(crate) async fn mark(&self) -> Result<(), String> {
+        const NAME: &str = "marker";
+        let Marker { space, edits, turn } = &self.marker;
+        let [needed, _] = edits.borrow().map(|edit| edit + 1);
+        let _turn = turn.lock().await;
+        if edits.borrow()[1] >= needed {
+            return Ok(());
+        }
+        edits.send_modify(|[started, _]| *started += 1);
+        let number = edits.borrow()[0];
+        let marker = with_all(
+            resource(NAME),
+            json!({"/suspend": true, "/retry/limit": 1 + number % 50}),
+        );
+        let stored = space.apply(&marker).await?;
+        let generation = stored["metadata"]["generation"].as_i64().unwrap();
+        let reconciled =
+            |resource: Option<&DynamicObject>, _| observed(resource, generation).map(drop);
+        self.until(&space.namespace, NAME, reconciled).await?;
+        edits.send_modify(|[_, reconciled]| *reconciled = number);
+        Ok(())
+    }
+
     /// Returns the lines of the operator's log about a panic, and whether the operator still runs.
     ///
     /// # Errors
@@ -104,7 +153,10 @@ impl World {
             return Err(format!("the operator has ended: {status}"));
         }
         let log = fs::read_to_string(self.server.folder().join("operator.log")).unwrap();
-        let panics: Vec<_> = log.lines().filter(|line| line.contains("panicked")).collect();
+        let panics: Vec<_> = log
+            .lines()
+            .filter(|line| line.contains("panicked"))
+            .collect();
         if panics.is_empty() {
             Ok(())
         } else {
@@ -123,7 +175,10 @@ impl World {
                 continue;
             }
             let lines = BufReader::new(fs::File::open(&path).unwrap()).lines();
-            for line in lines.map_while(Result::ok).filter(|line| line.contains(OPERATOR)) {
+            for line in lines
+                .map_while(Result::ok)
+                .filter(|line| line.contains(OPERATOR))
+            {
                 let Ok(call) = serde_json::from_str::<Value>(&line) else {
                     continue;
                 };
@@ -194,6 +249,23 @@ async fn run_jobs(client: Client, outside: Arc<Outside>, namespaces: Namespaces)
         if is_active && started.insert(job.uid()) {
             tokio::spawn(end(client.clone(), outside.clone(), job));
         }
+    }
+}
+
+/// Returns the resource if its status describes at least `generation`.
+pub(crate) fn observed(
+    resource: Option<&DynamicObject>,
+    generation: i64,
+) -> Result<&DynamicObject, String> {
+    let resource = resource.ok_or("the resource does not exist")?;
+    let observed = status(resource).observed_generation.unwrap_or_default();
+    if observed >= generation && resource.metadata.generation.unwrap_or_default() >= generation {
+        Ok(resource)
+    } else {
+        Err(format!(
+            "the status describes generation {observed} instead of {generation}: {:?}",
+            status(resource)
+        ))
     }
 }
 
