@@ -351,15 +351,25 @@ impl Driver<'_> {
         let run = status(&resource).run;
         self.annotate(space, &json!({RECONCILE_AT: request, APPLY_AT: request}))
             .await?;
-        self.world.mark().await?;
-        let resource = self.settle(space).await?;
-        if oracles::ready(&resource).0 != "True" {
+        let started = self.world.until(&space.namespace, NAME, |resource, _| {
+            let resource = resource.ok_or("the resource does not exist")?;
+            let has_run = status(resource).run != run;
+            if has_run || oracles::ready(resource).0 == "False" {
+                Ok(has_run)
+            } else {
+                Err(format!("no requested run: {:?}", status(resource)))
+            }
+        });
+        if !started.await? {
             return Ok(None);
         }
-        if status(&resource).run == run {
-            return Err(format!("no requested run: {:?}", status(&resource)));
-        }
-        Ok(Some(objects::of(space).await))
+        let resource = self.settle(space).await?;
+        let is_applied = oracles::ready(&resource).0 == "True";
+        Ok(if is_applied {
+            Some(objects::of(space).await)
+        } else {
+            None
+        })
     }
 
     /// Forces reconciles of a resource at rest. [`Log::rests`] gets the time in which the operator must write nothing.

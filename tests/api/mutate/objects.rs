@@ -131,29 +131,23 @@ fn comparable(mut object: Value, namespace: &str) -> (String, Value) {
             .fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
         without_digests(&replaced)
     };
-    hide_in(&mut object, &hide, number);
+    hide_in(&mut object, &hide);
     (format!("{kind} {}", hide(&name)), object)
 }
 
-/// Replaces texts in all strings and keys, and the number of a run.
-fn hide_in(value: &mut Value, hide: &impl Fn(&str) -> String, number: Option<i64>) {
+/// Replaces texts in all strings, and removes uids and the number of a run.
+fn hide_in(value: &mut Value, hide: &impl Fn(&str) -> String) {
     match value {
-        Value::String(text)
-            if Some(text.as_str()) == number.map(|it| it.to_string()).as_deref() =>
-        {
-            "NUMBER".clone_into(text);
-        }
         Value::String(text) => *text = hide(text),
-        Value::Array(items) => items
-            .iter_mut()
-            .for_each(|item| hide_in(item, hide, number)),
+        Value::Array(items) => items.iter_mut().for_each(|item| hide_in(item, hide)),
         Value::Object(fields) => {
             for name in [UID, "controller-uid", "batch.kubernetes.io/controller-uid"] {
                 fields.remove(name);
             }
-            fields
-                .values_mut()
-                .for_each(|field| hide_in(field, hide, number));
+            if fields.get("name").and_then(Value::as_str) == Some("ALUSTAN_RUN") {
+                fields.remove("value");
+            }
+            fields.values_mut().for_each(|field| hide_in(field, hide));
         }
         _ => {}
     }

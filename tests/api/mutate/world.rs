@@ -70,12 +70,16 @@ impl World {
         tokio::spawn(watch_resources(server.client().await, namespaces.clone()));
         let jobs = run_jobs(server.client().await, outside.clone(), namespaces.clone());
         tokio::spawn(jobs);
+        let pods = server.folder().join("pod-defaults.yaml");
+        fs::write(&pods, allowed_pod_options().to_string()).unwrap();
         let [port] = free_ports();
         let program = Command::new(built("alustan-controller").unwrap());
         let mut operator = calls::operator(program, &server, &outside, port);
         operator
             .args(["--max-concurrent-runs", "200"])
-            .args(["--max-runs-per-namespace", "200"]);
+            .args(["--max-runs-per-namespace", "200"])
+            .arg("--pod-defaults")
+            .arg(&pods);
         let operator = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
         let marker = Marker {
             space: Space::of(&server, json!({})).await,
@@ -193,6 +197,15 @@ impl World {
         }
         writes
     }
+}
+
+/// Returns a file for `--pod-defaults` that allows all options in valid values of edits.
+fn allowed_pod_options() -> Value {
+    json!({"allowed": {
+        "csiDrivers": ["text"], "persistentVolumeClaims": true,
+        "priorityClassNames": ["text"], "runtimeClassNames": ["text"],
+        "tolerations": [{}], "labels": ["*"], "annotations": ["*"],
+    }})
 }
 
 /// Returns the typed status of a resource.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use schemars::transform::{Transform, transform_subschemas};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
@@ -16,6 +17,10 @@ const MAX_LENGTH: u64 = 1024;
 const MAX_NAME: u64 = 253;
 /// Maximum number of characters of the value of an environment variable.
 const MAX_VALUE: u64 = 16 << 10;
+/// Maximum number of characters of a quantity.
+const MAX_QUANTITY: u64 = 64;
+/// Maximum number of labels and of values in a label selector. The operator has the same limit for their sum.
+const MAX_TERMS: u64 = 50;
 /// Non-negative quantity.
 const QUANTITY: &str = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 
@@ -27,7 +32,14 @@ pub(crate) fn bounded<T: JsonSchema, const ITEMS: u64>(generate: &mut SchemaGene
     if let Some(list) = schema.as_object_mut().filter(|schema| is(schema, "array")) {
         list.insert("maxItems".to_owned(), ITEMS.into());
     }
-    Bounds.transform(&mut schema);
+    Bounds { items: MAX_ITEMS }.transform(&mut schema);
+    schema
+}
+
+/// Returns the schema of an optional label selector.
+pub(crate) fn selector(generate: &mut SchemaGenerator) -> Schema {
+    let mut schema = generate.subschema_for::<Option<LabelSelector>>();
+    Bounds { items: MAX_TERMS }.transform(&mut schema);
     schema
 }
 
@@ -50,7 +62,10 @@ fn is(schema: &Map<String, Value>, kind: &str) -> bool {
 }
 
 /// Adds upper bounds and removes descriptions.
-struct Bounds;
+struct Bounds {
+    /// Maximum number of items of a list, and of entries of a map.
+    items: u64,
+}
 
 impl Transform for Bounds {
     fn transform(&mut self, schema: &mut Schema) {
@@ -60,7 +75,9 @@ impl Transform for Bounds {
         };
         schema.remove("description");
         if is(schema, "array") {
-            schema.entry("maxItems").or_insert_with(|| MAX_ITEMS.into());
+            schema
+                .entry("maxItems")
+                .or_insert_with(|| self.items.into());
         }
         if is(schema, "string") {
             schema
@@ -73,10 +90,16 @@ impl Transform for Bounds {
         {
             schema
                 .entry("maxProperties")
-                .or_insert_with(|| MAX_ITEMS.into());
+                .or_insert_with(|| self.items.into());
+        }
+        // The API server does not check this format, and the operator could not read larger values. No field of a pod is negative.
+        if schema.get("format").and_then(Value::as_str) == Some("int32") {
+            schema.insert("minimum".to_owned(), 0.into());
+            schema.insert("maximum".to_owned(), i32::MAX.into());
         }
         if schema.contains_key("x-kubernetes-int-or-string") {
             schema.insert("pattern".to_owned(), QUANTITY.into());
+            schema.insert("maxLength".to_owned(), MAX_QUANTITY.into());
         }
         let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
         for (name, property) in properties.into_iter().flatten() {
@@ -92,5 +115,50 @@ impl Transform for Bounds {
                 text.insert("maxLength".to_owned(), bound.into());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube_core::CustomResourceExt as _;
+
+    use super::*;
+    use crate::Terraform;
+
+    /// Fields with any number of JSON values. The operator limits the values of the whole resource.
+    const ANY: [&str; 2] = ["spec.backend.config", "spec.variables"];
+
+    /// Adds the paths of the values below `path` that have no upper bound.
+    fn collect_unbounded(path: &str, schema: &Value, unbounded: &mut Vec<String>) {
+        let has = |name: &str| schema.get(name).is_some();
+        let is_bounded = match schema["type"].as_str() {
+            Some("string") => has("maxLength") || has("enum"),
+            Some("array") => has("maxItems"),
+            Some("object") => has("maxProperties") || !has("additionalProperties"),
+            Some("integer") if schema["format"] == "int32" => {
+                has("maximum") || has("x-kubernetes-validations")
+            }
+            _ => !has("x-kubernetes-int-or-string") || has("maxLength"),
+        };
+        if !is_bounded {
+            unbounded.push(path.to_owned());
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            collect_unbounded(&format!("{path}.{name}"), property, unbounded);
+        }
+        for part in ["items", "additionalProperties"] {
+            if let Some(part) = schema.get(part) {
+                collect_unbounded(&format!("{path}[]"), part, unbounded);
+            }
+        }
+    }
+
+    #[test]
+    fn every_value_of_the_spec_has_an_upper_bound() {
+        let crd = serde_json::to_value(Terraform::crd()).unwrap();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let mut unbounded = Vec::new();
+        collect_unbounded("spec", &schema["properties"]["spec"], &mut unbounded);
+        assert_eq!(unbounded, ANY);
     }
 }
