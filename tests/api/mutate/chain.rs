@@ -1,5 +1,6 @@
 //! A chain of edits of one resource, and the comparisons at its end.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -79,6 +80,8 @@ pub(crate) struct Log {
     pub(crate) compared: AtomicUsize,
     pub(crate) returned: AtomicUsize,
     pub(crate) deleted: AtomicUsize,
+    /// Objects of each seed when it was first applied.
+    pub(crate) of_seeds: tokio::sync::Mutex<BTreeMap<String, Option<Objects>>>,
 }
 
 /// A chain of edits.
@@ -113,7 +116,7 @@ impl Driver<'_> {
             .map_err(|(_, message)| message)?;
         let settled = self.settle(&space).await?;
         oracles::explanation(&settled)?;
-        let before = self.applied_objects(&space, "seed").await?;
+        let before = self.objects_of_seed(&space, &chain.seed).await?;
 
         let mut random = Rng::with_seed(chain.random);
         let mut current = seed.clone();
@@ -165,6 +168,17 @@ impl Driver<'_> {
             }
         }
         self.delete(&space, &place).await
+    }
+
+    /// Returns the objects of a seed that is applied in `space`, or those of the first chain from this seed.
+    async fn objects_of_seed(&self, space: &Space, seed: &Seed) -> Result<Option<Objects>, String> {
+        let key = seed.resource.to_string();
+        if let Some(objects) = self.log.of_seeds.lock().await.get(&key) {
+            return Ok(objects.clone());
+        }
+        let objects = self.applied_objects(space, "seed").await?;
+        let mut of_seeds = self.log.of_seeds.lock().await;
+        Ok(of_seeds.entry(key).or_insert(objects).clone())
     }
 
     /// Checks an admitted edit. Returns whether the resource is stalled.
@@ -425,21 +439,27 @@ impl Driver<'_> {
             .delete(NAME, &DeleteParams::default())
             .await
             .map_err(|error| format!("deletion is refused: {error}"))?;
-        let waits = |problem: &str| problem.contains("spec.destroyWaitFor[");
-        let deleted = self.until_deleted(space, waits).await;
-        // A deletion that waits for other objects ends once the resource does not name them any more.
-        let deleted = match deleted {
-            Err(problem) if waits(&problem) => {
-                let patch = Patch::Merge(json!({"spec": {"destroyWaitFor": null}}));
-                let patched = space
-                    .raw()
-                    .patch(NAME, &PatchParams::default(), &patch)
-                    .await;
-                patched.map_err(|error| format!("destroyWaitFor: {error}"))?;
-                self.until_deleted(space, |_| false).await
-            }
-            deleted => deleted,
+        // Some deletions wait until the user changes a field.
+        let field = |status: &str| {
+            let fields = [
+                ("spec.destroyWaitFor[", json!({"destroyWaitFor": null})),
+                ("spec.runner.pod", json!({"runner": {"pod": null}})),
+            ];
+            let named = fields.into_iter().find(|(path, _)| status.contains(path));
+            named.map(|(_, field)| field)
         };
+        let mut deleted = self
+            .until_deleted(space, |status| field(status).is_some())
+            .await;
+        if let Some(field) = deleted.as_ref().err().and_then(|status| field(status)) {
+            let patch = Patch::Merge(json!({"spec": field}));
+            let patched = space
+                .raw()
+                .patch(NAME, &PatchParams::default(), &patch)
+                .await;
+            patched.map_err(|error| format!("{field}: {error}"))?;
+            deleted = self.until_deleted(space, |_| false).await;
+        }
         match deleted {
             Err(problem) => self.find(oracle, place, problem),
             Ok(()) => {

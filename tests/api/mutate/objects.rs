@@ -31,6 +31,8 @@ pub(crate) async fn of(space: &Space) -> Objects {
     all.extend(of_kind::<RoleBinding>(space).await);
     all.extend(of_kind::<PodDisruptionBudget>(space).await);
     all.extend(of_kind::<PersistentVolumeClaim>(space).await);
+    // The texts of plans are those of earlier runs.
+    all.retain(|object| object["metadata"]["labels"][COMPONENT] != Component::Plan.as_str());
     let mut jobs = of_kind::<Job>(space).await;
     jobs.retain(|job| job["metadata"]["labels"][COMPONENT] == Component::Run.as_str());
     let created = |job: &Value| run_number(job["metadata"]["name"].as_str().unwrap());

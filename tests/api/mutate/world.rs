@@ -298,8 +298,9 @@ async fn end(client: Client, outside: Arc<Outside>, job: Job) {
         }
     } else if job.labels().get(COMPONENT).map(String::as_str) == Some(Component::Run.as_str()) {
         let run = execute(&client, &namespace, &job.labels()[NAME], &name);
-        if run.await.is_err() {
-            // The operator has cancelled the run, and deletes its Job.
+        if let Err(error) = run.await {
+            // The operator cancels runs after an edit, and deletes their Jobs.
+            eprintln!("{namespace}/{name}: {error}");
             return;
         }
     }

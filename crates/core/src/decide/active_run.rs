@@ -312,7 +312,11 @@ impl ReconcileCase<'_> {
             return Some(Summary::busy(State::Planning, Reason::Cancelling, message));
         }
         let (cause, given_up_at) = self.obstacle(&run)?;
-        let hint = self.volume_hint(&run, &cause);
+        let hint = if cause.reason == Reason::Rejected {
+            "; the options of the pod are in spec.runner.pod".to_owned()
+        } else {
+            self.volume_hint(&run, &cause)
+        };
         let message = format!("run {number} ({trigger}) cannot start: {cause}{hint}");
         if changed {
             self.cancel(&run.job, None);
