@@ -1199,6 +1199,55 @@ async fn integers_of_pod_options_have_32_bits() {
     }
 }
 
+/// The operator reads some of the objects that pod options name.
+#[tokio::test]
+async fn pod_options_name_objects() {
+    let space = Space::new().await;
+    let names = ["a/../../secrets/b", "..", "Not a name", ""].map(|name| json!(name));
+    let value = |source: Value| json!([{"name": "A", "valueFrom": source}]);
+    let volume = |volume: Value| {
+        let mut volume = volume;
+        volume["name"] = json!("a");
+        json!([volume])
+    };
+    for pod in ["/runner/pod", "/containerRegistry/builder/pod"] {
+        let cases = |name: &Value| {
+            [
+                ("envFrom", json!([{"secretRef": {"name": name}}])),
+                ("envFrom", json!([{"configMapRef": {"name": name}}])),
+                (
+                    "env",
+                    value(json!({"secretKeyRef": {"name": name, "key": "a"}})),
+                ),
+                (
+                    "env",
+                    value(json!({"configMapKeyRef": {"name": name, "key": "a"}})),
+                ),
+                ("volumes", volume(json!({"secret": {"secretName": name}}))),
+                ("volumes", volume(json!({"configMap": {"name": name}}))),
+                (
+                    "volumes",
+                    volume(json!({"persistentVolumeClaim": {"claimName": name}})),
+                ),
+                (
+                    "volumes",
+                    volume(json!({"projected": {"sources": [{"secret": {"name": name}}]}})),
+                ),
+                (
+                    "volumes",
+                    volume(json!({"csi": {"driver": "a", "nodePublishSecretRef": {"name": name}}})),
+                ),
+            ]
+        };
+        for (option, good) in cases(&json!("a.b-c")) {
+            accepts(&space, &format!("{pod}/{option}"), &[good]).await;
+        }
+        for (option, bad) in names.iter().flat_map(cases) {
+            refuses(&space, &format!("{pod}/{option}"), "should match", &[bad]).await;
+        }
+    }
+}
+
 /// The operator copies texts into messages, annotations and objects.
 #[tokio::test]
 async fn texts_have_a_maximum_length() {

@@ -17,6 +17,8 @@ const MAX_LENGTH: u64 = 1024;
 const MAX_NAME: u64 = 253;
 /// Maximum number of characters of the value of an environment variable.
 const MAX_VALUE: u64 = 16 << 10;
+/// Name of an object that is a DNS subdomain (RFC 1123).
+const OBJECT_NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 /// Maximum number of characters of a quantity.
 const MAX_QUANTITY: u64 = 64;
 /// Maximum number of labels and of values in a label selector. The operator has the same limit for their sum.
@@ -61,7 +63,18 @@ fn is(schema: &Map<String, Value>, kind: &str) -> bool {
     schema.get("type").and_then(Value::as_str) == Some(kind)
 }
 
-/// Adds upper bounds and removes descriptions.
+/// Returns the schema of the name of an object that the properties refer to: a name with `optional`, or without other properties, or that of
+/// a Secret or claim.
+fn referenced_name(properties: &mut Map<String, Value>) -> Option<&mut Map<String, Value>> {
+    let is_reference = properties.contains_key("optional") || properties.len() == 1;
+    let name = ["secretName", "claimName"]
+        .into_iter()
+        .find(|name| properties.contains_key(*name))
+        .or_else(|| is_reference.then_some("name"))?;
+    properties.get_mut(name)?.as_object_mut()
+}
+
+/// Adds upper bounds and patterns of names of objects, and removes descriptions.
 struct Bounds {
     /// Maximum number of items of a list, and of entries of a map.
     items: u64,
@@ -100,6 +113,10 @@ impl Transform for Bounds {
         if schema.contains_key("x-kubernetes-int-or-string") {
             schema.insert("pattern".to_owned(), QUANTITY.into());
             schema.insert("maxLength".to_owned(), MAX_QUANTITY.into());
+        }
+        let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+        if let Some(name) = properties.and_then(referenced_name) {
+            name.insert("pattern".to_owned(), OBJECT_NAME.into());
         }
         let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
         for (name, property) in properties.into_iter().flatten() {

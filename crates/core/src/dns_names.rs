@@ -10,7 +10,7 @@ pub(crate) fn is_label(name: &str) -> bool {
 }
 
 /// Whether `name` is a DNS subdomain, as required for the name of a resource.
-pub(crate) fn is_subdomain(name: &str) -> bool {
+pub fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)
 }
 

@@ -23,7 +23,7 @@ use crate::space::Space;
 /// Annotation that starts a reconcile and has no other effect.
 const TOUCH: &str = "alustan.io/touched";
 /// Number of reconciles of a resource at rest.
-const TOUCHES: usize = 3;
+const TOUCHES: usize = 2;
 
 /// Reasons of condition `Ready` with status Unknown that last.
 const LASTING: [Reason; 6] = [

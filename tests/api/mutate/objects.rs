@@ -21,7 +21,8 @@ pub(crate) type Objects = BTreeMap<String, Value>;
 /// Minimum length of a text that is a digest, a revision or a uid if it consists of hexadecimal digits.
 const MIN_DIGEST: usize = 8;
 
-/// Returns the objects of the operator in the namespace: of Jobs the newest one of a run, of Secrets the keys.
+/// Returns the objects of the operator in the namespace: of Jobs the newest one of a run, of Secrets the keys. A cache volume is not
+/// included, because it keeps its size and class, and remains if the resource does not use it any more.
 pub(crate) async fn of(space: &Space) -> Objects {
     let mut all = Vec::new();
     all.extend(of_kind::<Secret>(space).await);
@@ -30,7 +31,6 @@ pub(crate) async fn of(space: &Space) -> Objects {
     all.extend(of_kind::<Role>(space).await);
     all.extend(of_kind::<RoleBinding>(space).await);
     all.extend(of_kind::<PodDisruptionBudget>(space).await);
-    all.extend(of_kind::<PersistentVolumeClaim>(space).await);
     // The texts of plans are those of earlier runs.
     all.retain(|object| object["metadata"]["labels"][COMPONENT] != Component::Plan.as_str());
     let mut jobs = of_kind::<Job>(space).await;
@@ -94,6 +94,10 @@ fn run_number(job: &str) -> i64 {
 
 fn comparable(mut object: Value, namespace: &str) -> (String, Value) {
     let kind = object["kind"].as_str().unwrap().to_owned();
+    let uid = object["metadata"]["labels"][UID]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let metadata = object["metadata"].as_object_mut().unwrap();
     metadata.retain(|field, _| {
         ["name", "labels", "annotations", "finalizers"].contains(&field.as_str())
@@ -101,10 +105,6 @@ fn comparable(mut object: Value, namespace: &str) -> (String, Value) {
     let name = metadata["name"].as_str().unwrap().to_owned();
     let fields = object.as_object_mut().unwrap();
     fields.remove("status");
-    if kind == "PersistentVolumeClaim" {
-        // An existing volume keeps its size and its class.
-        fields.remove("spec");
-    }
     if kind == "Secret" {
         let data = fields.get("data").and_then(Value::as_object);
         let keys: Vec<_> = data
@@ -121,7 +121,7 @@ fn comparable(mut object: Value, namespace: &str) -> (String, Value) {
             .unwrap()
             .remove("creationTimestamp");
     }
-    let mut texts = vec![(namespace.to_owned(), "NAMESPACE")];
+    let mut texts = vec![(namespace.to_owned(), "NAMESPACE"), (uid, "UID")];
     if let Some(number) = number {
         for kind in ["plan", "apply", "drift", "destroy"] {
             texts.push((format!("-{kind}-{number}"), "-RUN"));

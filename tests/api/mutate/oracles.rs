@@ -40,7 +40,7 @@ pub(crate) fn refusal(code: u16, message: &str) -> Result<(), String> {
     if ![400, 403, 422].contains(&code) {
         return Err(format!("status {code}: {}", start(message)));
     }
-    let names_field = ["spec", "metadata.annotations"]
+    let names_field = ["spec", "metadata.annotations", "ObjectMeta.annotations"]
         .iter()
         .any(|field| message.contains(field));
     if names_field {
