@@ -119,12 +119,18 @@ impl Driver<'_> {
         let before = self.objects_of_seed(&space, &chain.seed).await?;
 
         let mut random = Rng::with_seed(chain.random);
-        let mut current = seed.clone();
-        let mut last = seed.clone();
-        let mut admitted = Vec::new();
+        // The last resource that had no failure, and the edited one, each with its edits.
+        let mut healthy = (seed.clone(), Vec::new());
+        let mut current = healthy.clone();
         for edit in &chain.edits {
+            // Most edits are made to a resource without a failure, so that they have an effect.
+            if !self.has_failed(&space) {
+                healthy.clone_from(&current);
+            } else if random.u8(..4) > 0 {
+                current.clone_from(&healthy);
+            }
             let what = format!("{place}: {} {}", edit.path(), edit.kind);
-            let edited = edit.apply(current.clone());
+            let edited = edit.apply(current.0.clone());
             match self.send(&space, &edited).await {
                 Err((code, message)) => {
                     self.log.refused.fetch_add(1, Ordering::Relaxed);
@@ -134,21 +140,20 @@ impl Driver<'_> {
                 }
                 Ok(generation) => {
                     self.log.admitted.fetch_add(1, Ordering::Relaxed);
-                    last.clone_from(&edited);
-                    let is_stalled = self.admitted(&space, generation, &what).await;
-                    // Most edits are made to a resource that is not stalled, so that they have an effect.
-                    if !is_stalled || random.u8(..4) == 0 {
-                        admitted.push(format!("{} {}", edit.path(), edit.kind));
-                        current = edited;
-                    }
+                    current.0 = edited;
+                    current.1.push(format!("{} {}", edit.path(), edit.kind));
+                    self.check_admitted(&space, generation, &what).await;
                 }
             }
         }
-        if last != current {
-            self.send(&space, &current)
-                .await
-                .map_err(|(_, message)| format!("the previous spec is refused: {message}"))?;
+        self.settle(&space).await?;
+        if self.has_failed(&space) && random.u8(..4) > 0 {
+            current = healthy;
         }
+        let (current, admitted) = current;
+        self.send(&space, &current)
+            .await
+            .map_err(|(_, message)| format!("the previous spec is refused: {message}"))?;
         let place = format!("{place}, after {}", admitted.join(", "));
         let edited = self.settle(&space).await?;
         let fresh = self.space(&chain.seed).await;
@@ -181,27 +186,23 @@ impl Driver<'_> {
         Ok(of_seeds.entry(key).or_insert(objects).clone())
     }
 
-    /// Checks an admitted edit. Returns whether the resource is stalled.
-    async fn admitted(&self, space: &Space, generation: i64, what: &str) -> bool {
-        let oracle = "admitted means readable and explained";
-        let observed = self
-            .world
-            .until(&space.namespace, NAME, |resource, _| {
-                observed(resource, generation).cloned()
-            })
-            .await;
-        match observed {
-            Err(problem) => {
-                self.find(oracle, what, problem);
-                true
-            }
-            Ok(resource) => {
-                if let Err(problem) = oracles::explanation(&resource) {
-                    self.find(oracle, what, problem);
-                }
-                oracles::is_stalled(&resource)
-            }
+    /// Checks an admitted edit.
+    async fn check_admitted(&self, space: &Space, generation: i64, what: &str) {
+        let observed = self.world.until(&space.namespace, NAME, |resource, _| {
+            observed(resource, generation).cloned()
+        });
+        let explained = observed
+            .await
+            .and_then(|resource| oracles::explanation(&resource));
+        if let Err(problem) = explained {
+            self.find("admitted means readable and explained", what, problem);
         }
+    }
+
+    /// Whether condition `Ready` is False.
+    fn has_failed(&self, space: &Space) -> bool {
+        let resource = self.world.seen(&space.namespace, NAME);
+        resource.is_some_and(|resource| oracles::ready(&resource).0 == "False")
     }
 
     /// Compares the resource with one with the same spec in an empty namespace. Checks that both rest, and deletes the second one.
