@@ -25,6 +25,12 @@ const TOUCH: &str = "alustan.io/touched";
 /// Number of reconciles of a resource at rest.
 const TOUCHES: usize = 2;
 
+/// Maximum number of earlier resources to which a failed one returns at the end of a chain.
+const RETURNS: usize = 4;
+
+/// A resource, and the edits of the seed that led to it.
+type Edited = (Value, Vec<String>);
+
 /// Reasons of condition `Ready` with status Unknown that last.
 const LASTING: [Reason; 6] = [
     Reason::AwaitingApproval,
@@ -119,15 +125,15 @@ impl Driver<'_> {
         let before = self.objects_of_seed(&space, &chain.seed).await?;
 
         let mut random = Rng::with_seed(chain.random);
-        // The last resource that had no failure, and the edited one, each with its edits.
-        let mut healthy = (seed.clone(), Vec::new());
-        let mut current = healthy.clone();
+        // The edited resources that had no failure at the next edit, and the current one, each with its edits.
+        let mut earlier = vec![(seed.clone(), Vec::new())];
+        let mut current = earlier[0].clone();
         for edit in &chain.edits {
             // Most edits are made to a resource without a failure, so that they have an effect.
             if !self.has_failed(&space) {
-                healthy.clone_from(&current);
+                earlier.push(current.clone());
             } else if random.u8(..4) > 0 {
-                current.clone_from(&healthy);
+                current = earlier.last().unwrap().clone();
             }
             let what = format!("{place}: {} {}", edit.path(), edit.kind);
             let edited = edit.apply(current.0.clone());
@@ -146,14 +152,11 @@ impl Driver<'_> {
                 }
             }
         }
-        self.settle(&space).await?;
-        if self.has_failed(&space) && random.u8(..4) > 0 {
-            current = healthy;
-        }
-        let (current, admitted) = current;
-        self.send(&space, &current)
-            .await
-            .map_err(|(_, message)| format!("the previous spec is refused: {message}"))?;
+        earlier.push(current);
+        let edited = self
+            .without_failure(&space, earlier, random.u8(..4) > 0)
+            .await?;
+        let (current, admitted) = edited;
         let place = format!("{place}, after {}", admitted.join(", "));
         let edited = self.settle(&space).await?;
         let fresh = self.space(&chain.seed).await;
@@ -184,6 +187,29 @@ impl Driver<'_> {
         let objects = self.applied_objects(space, "seed").await?;
         let mut of_seeds = self.log.of_seeds.lock().await;
         Ok(of_seeds.entry(key).or_insert(objects).clone())
+    }
+
+    /// Waits until the resource has settled. If it has failed and `may_return`, returns it to up to [`RETURNS`] earlier resources until it has not.
+    /// Returns the current resource.
+    async fn without_failure(
+        &self,
+        space: &Space,
+        mut earlier: Vec<Edited>,
+        may_return: bool,
+    ) -> Result<Edited, String> {
+        let mut returns = if may_return { RETURNS } else { 0 };
+        loop {
+            let current = earlier.pop().unwrap();
+            self.send(space, &current.0)
+                .await
+                .map_err(|(_, message)| format!("an earlier spec is refused: {message}"))?;
+            self.settle(space).await?;
+            if returns == 0 || earlier.is_empty() || !self.has_failed(space) {
+                return Ok(current);
+            }
+            returns -= 1;
+            earlier.retain(|(resource, _)| *resource != current.0);
+        }
     }
 
     /// Checks an admitted edit.
