@@ -151,7 +151,9 @@ async fn edits_of_every_field_are_refused_or_explained() {
         .await;
     let mut findings = std::mem::take(&mut *log.findings.lock());
     let writes = writes_at_rest(&world, &log);
-    writes.iter().for_each(|finding| eprintln!("{finding}"));
+    for finding in &writes {
+        eprintln!("{finding}");
+    }
     findings.extend(writes);
     if let Err(problem) = world.check_operator() {
         findings.push(Finding {

@@ -162,7 +162,7 @@ impl Driver<'_> {
         let fresh = self.space(&chain.seed).await;
         self.compare([&space, &fresh], &edited, &current, &place)
             .await?;
-        if chain.number % 2 == 0 {
+        if chain.number.is_multiple_of(2) {
             self.send(&space, seed)
                 .await
                 .map_err(|(_, message)| format!("the seed is refused: {message}"))?;
@@ -208,7 +208,6 @@ impl Driver<'_> {
                 return Ok(current);
             }
             returns -= 1;
-            earlier.retain(|(resource, _)| *resource != current.0);
         }
     }
 
@@ -487,16 +486,15 @@ impl Driver<'_> {
             patched.map_err(|error| format!("{field}: {error}"))?;
             deleted = self.until_deleted(space, |_| false).await;
         }
-        match deleted {
-            Err(problem) => self.find(oracle, place, problem),
-            Ok(()) => {
-                self.world.mark().await?;
-                self.log.deleted.fetch_add(1, Ordering::Relaxed);
-                let left = objects::left(space).await;
-                if !left.is_empty() {
-                    self.find(oracle, place, format!("left: {left:?}"));
-                }
-            }
+        if let Err(problem) = deleted {
+            self.find(oracle, place, problem);
+            return Ok(());
+        }
+        self.world.mark().await?;
+        self.log.deleted.fetch_add(1, Ordering::Relaxed);
+        let left = objects::left(space).await;
+        if !left.is_empty() {
+            self.find(oracle, place, format!("left: {left:?}"));
         }
         Ok(())
     }

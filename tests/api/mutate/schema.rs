@@ -51,10 +51,19 @@ const ALTERNATIVES: [(&str, &[&str]); 11] = [
     ),
 ];
 
-/// Provider of `spec.backend` to which a field belongs, with the fields that the provider requires.
-const BACKENDS: [(&[&str], &str, &[(&str, &str)]); 7] = [
-    (
-        &[
+/// A provider of `spec.backend`.
+struct Backend {
+    provider: &'static str,
+    /// Fields that require the provider.
+    fields: &'static [&'static str],
+    /// Fields that the provider requires, with values.
+    required: &'static [(&'static str, &'static str)],
+}
+
+const BACKENDS: [Backend; 7] = [
+    Backend {
+        provider: "aws",
+        fields: &[
             "s3",
             "dynamoDB",
             "lockFile",
@@ -63,27 +72,38 @@ const BACKENDS: [(&[&str], &str, &[(&str, &str)]); 7] = [
             "bootstrap",
             "key",
         ],
-        "aws",
-        &[("s3", "bucket"), ("region", "us-east-1")],
-    ),
-    (&["gcs", "prefix"], "gcp", &[("gcs", "bucket")]),
-    (
-        &["storageAccount", "container", "resourceGroup"],
-        "azure",
-        &[("storageAccount", "account"), ("container", "states")],
-    ),
-    (&["secretSuffix"], "kubernetes", &[]),
-    (&["schemaName"], "pg", &[]),
-    (
-        &["address", "lockAddress", "unlockAddress"],
-        "http",
-        &[("address", "http://127.0.0.1:1/state")],
-    ),
-    (
-        &["type", "config", "secretRef"],
-        "generic",
-        &[("type", "oss")],
-    ),
+        required: &[("s3", "bucket"), ("region", "us-east-1")],
+    },
+    Backend {
+        provider: "gcp",
+        fields: &["gcs", "prefix"],
+        required: &[("gcs", "bucket")],
+    },
+    Backend {
+        provider: "azure",
+        fields: &["storageAccount", "container", "resourceGroup"],
+        required: &[("storageAccount", "account"), ("container", "states")],
+    },
+    Backend {
+        provider: "kubernetes",
+        fields: &["secretSuffix"],
+        required: &[],
+    },
+    Backend {
+        provider: "pg",
+        fields: &["schemaName"],
+        required: &[],
+    },
+    Backend {
+        provider: "http",
+        fields: &["address", "lockAddress", "unlockAddress"],
+        required: &[("address", "http://127.0.0.1:1/state")],
+    },
+    Backend {
+        provider: "generic",
+        fields: &["type", "config", "secretRef"],
+        required: &[("type", "oss")],
+    },
 ];
 
 /// One step from a value to a part of it.
@@ -390,16 +410,18 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
 
 /// Replaces the fields of `spec.backend` by those of the provider of `field`, unless the provider is selected.
 fn select_backend(fields: &mut Map<String, Value>, field: &str) {
-    let Some((_, provider, required)) = BACKENDS.iter().find(|(names, ..)| names.contains(&field))
+    let Some(backend) = BACKENDS
+        .iter()
+        .find(|backend| backend.fields.contains(&field))
     else {
         return;
     };
-    if fields.get("provider").and_then(Value::as_str) == Some(provider) {
+    if fields.get("provider").and_then(Value::as_str) == Some(backend.provider) {
         return;
     }
     fields.clear();
-    fields.insert("provider".to_owned(), (*provider).into());
-    for (name, value) in *required {
+    fields.insert("provider".to_owned(), backend.provider.into());
+    for (name, value) in backend.required {
         fields.insert((*name).to_owned(), (*value).into());
     }
 }

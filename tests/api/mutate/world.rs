@@ -110,8 +110,8 @@ impl World {
             let resource = seen.resources.get(name).map(Arc::as_ref);
             wanted(resource, seen.active_jobs.is_empty())
         };
-        let waited = seen.wait_for(|seen| check(seen).is_ok());
-        let _ = tokio::time::timeout(DEADLINE, waited).await;
+        let reached = seen.wait_for(|seen| check(seen).is_ok());
+        let _ = tokio::time::timeout(DEADLINE, reached).await;
         check(&of(&self.namespaces, namespace).borrow())
     }
 
