@@ -34,14 +34,22 @@ pub(crate) fn bounded<T: JsonSchema, const ITEMS: u64>(generate: &mut SchemaGene
     if let Some(list) = schema.as_object_mut().filter(|schema| is(schema, "array")) {
         list.insert("maxItems".to_owned(), ITEMS.into());
     }
-    Bounds { items: MAX_ITEMS }.transform(&mut schema);
+    Bounds {
+        items: MAX_ITEMS,
+        keeps_descriptions: false,
+    }
+    .transform(&mut schema);
     schema
 }
 
 /// Returns the schema of an optional label selector.
 pub(crate) fn selector(generate: &mut SchemaGenerator) -> Schema {
     let mut schema = generate.subschema_for::<Option<LabelSelector>>();
-    Bounds { items: MAX_TERMS }.transform(&mut schema);
+    Bounds {
+        items: MAX_TERMS,
+        keeps_descriptions: true,
+    }
+    .transform(&mut schema);
     schema
 }
 
@@ -74,10 +82,11 @@ fn referenced_name(properties: &mut Map<String, Value>) -> Option<&mut Map<Strin
     properties.get_mut(name)?.as_object_mut()
 }
 
-/// Adds upper bounds and patterns of names of objects, and removes descriptions.
+/// Adds upper bounds and patterns of names of objects.
 struct Bounds {
     /// Maximum number of items of a list, and of entries of a map.
     items: u64,
+    keeps_descriptions: bool,
 }
 
 impl Transform for Bounds {
@@ -86,7 +95,9 @@ impl Transform for Bounds {
         let Some(schema) = schema.as_object_mut() else {
             return;
         };
-        schema.remove("description");
+        if !self.keeps_descriptions {
+            schema.remove("description");
+        }
         if is(schema, "array") {
             schema
                 .entry("maxItems")

@@ -82,6 +82,20 @@ fn run_whose_pod_options_are_invalid_names_their_field() {
     }
 }
 
+/// The API server repeats refused values.
+#[test]
+fn long_denial_does_not_fill_the_run_record() {
+    let mut world = World::with_denied_job();
+    let (_, denial) = world.memory.denied_job.as_mut().unwrap();
+    denial.message = "a".repeat(2 << 20);
+    world.reconcile();
+    world.reconcile();
+    let record = world.record.as_ref().unwrap();
+    assert_eq!(record.history.failures.transient, 1);
+    let size = serde_json::to_string(&record.history).unwrap().len();
+    assert!(size < 64 << 10, "{size} bytes");
+}
+
 #[test]
 fn denied_run_is_retried_with_backoff_until_it_is_admitted() {
     let mut world = World::with_denied_job();
