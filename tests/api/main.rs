@@ -22,6 +22,7 @@ mod fault_proxy;
 mod ha;
 mod kubectl;
 mod load;
+mod mutate;
 mod namespaced;
 mod objects;
 mod operator;

@@ -1146,6 +1146,129 @@ async fn reference_has_either_name_or_selector() {
     refuses(&space, "/dependsOn", "should match", &names).await;
 }
 
+/// Version, kind and name are part of the URLs of requests of the operator.
+#[tokio::test]
+async fn referenced_objects_have_a_version_a_kind_and_a_name() {
+    let space = Space::new().await;
+    let object = |version: &str, kind: &str, name: &str| json!([{"apiVersion": version, "kind": kind, "name": name}]);
+    for field in ["/waitFor", "/healthChecks", "/destroyWaitFor"] {
+        let good = [
+            object("v1", "Pod", "a"),
+            object("networking.k8s.io/v1beta1", "Ingress", ".a"),
+            object(
+                "rbac.authorization.k8s.io/v1",
+                "ClusterRole",
+                "system:A_b..c",
+            ),
+        ];
+        accepts(&space, field, &good).await;
+        let bad = [
+            object("$(A) {{ . }}", "Pod", "a"),
+            object("../v1", "Pod", "a"),
+            object("apps/v1/pods", "Pod", "a"),
+            object("v1", "../Pod", "a"),
+            object("v1", "Pod Template", "a"),
+            object("v1", "Pod", ".."),
+            object("v1", "Pod", "a/../../secrets/b"),
+            object("v1", "Pod", "a%2fb"),
+            object("v1", "Pod", "a\nb"),
+        ];
+        refuses(&space, field, "should match", &bad).await;
+        let selector = |values: usize| {
+            let expression = json!({"key": "a", "operator": "In", "values": vec!["b"; values]});
+            json!([{"apiVersion": "v1", "kind": "Pod", "selector": {"matchExpressions": [expression]}}])
+        };
+        accepts(&space, field, &[selector(49)]).await;
+        refuses(&space, field, "Too many", &[selector(51)]).await;
+    }
+}
+
+/// The operator cannot read a larger integer, and the API server does not check the format of an integer.
+#[tokio::test]
+async fn integers_of_pod_options_have_32_bits() {
+    let space = Space::new().await;
+    for pod in ["/runner/pod", "/containerRegistry/builder/pod"] {
+        let field = format!("{pod}/volumes");
+        let volumes =
+            |mode: i64| json!([{"name": "a", "secret": {"secretName": "a", "defaultMode": mode}}]);
+        accepts(&space, &field, &[volumes(0), volumes(i32::MAX.into())]).await;
+        let message = "less than or equal to";
+        refuses(&space, &field, message, &[volumes(i64::from(i32::MAX) + 1)]).await;
+        let message = "greater than or equal to";
+        refuses(&space, &field, message, &[volumes(-1)]).await;
+    }
+}
+
+/// The operator reads some of the objects that pod options name.
+#[tokio::test]
+async fn pod_options_name_objects() {
+    let space = Space::new().await;
+    let names = ["a/../../secrets/b", "..", "Not a name", ""].map(|name| json!(name));
+    let value = |source: Value| json!([{"name": "A", "valueFrom": source}]);
+    let volume = |volume: Value| {
+        let mut volume = volume;
+        volume["name"] = json!("a");
+        json!([volume])
+    };
+    for pod in ["/runner/pod", "/containerRegistry/builder/pod"] {
+        let cases = |name: &Value| {
+            [
+                ("envFrom", json!([{"secretRef": {"name": name}}])),
+                ("envFrom", json!([{"configMapRef": {"name": name}}])),
+                (
+                    "env",
+                    value(json!({"secretKeyRef": {"name": name, "key": "a"}})),
+                ),
+                (
+                    "env",
+                    value(json!({"configMapKeyRef": {"name": name, "key": "a"}})),
+                ),
+                ("volumes", volume(json!({"secret": {"secretName": name}}))),
+                ("volumes", volume(json!({"configMap": {"name": name}}))),
+                (
+                    "volumes",
+                    volume(json!({"persistentVolumeClaim": {"claimName": name}})),
+                ),
+                (
+                    "volumes",
+                    volume(json!({"projected": {"sources": [{"secret": {"name": name}}]}})),
+                ),
+                (
+                    "volumes",
+                    volume(json!({"csi": {"driver": "a", "nodePublishSecretRef": {"name": name}}})),
+                ),
+            ]
+        };
+        for (option, good) in cases(&json!("a.b-c")) {
+            accepts(&space, &format!("{pod}/{option}"), &[good]).await;
+        }
+        for (option, bad) in names.iter().flat_map(cases) {
+            refuses(&space, &format!("{pod}/{option}"), "should match", &[bad]).await;
+        }
+    }
+}
+
+/// The operator copies texts into messages, annotations and objects.
+#[tokio::test]
+async fn texts_have_a_maximum_length() {
+    let space = Space::new().await;
+    for (field, max) in [
+        ("/gitRepo/url", 2048),
+        ("/gitRepo/path", 1024),
+        ("/gitRepo/branch", 1024),
+        ("/containerRegistry/imageName", 1024),
+        ("/containerRegistry/baseImage", 1024),
+    ] {
+        accepts(&space, field, &[json!("a".repeat(max))]).await;
+        refuses(&space, field, "Too long", &[json!("a".repeat(max + 1))]).await;
+    }
+    let interval = json!("1s".repeat(33));
+    refuses(&space, "/gitRepo/interval", "Too long", &[interval]).await;
+    let include = |count: usize| json!(vec!["a"; count]);
+    accepts(&space, "/gitRepo/include", &[include(100)]).await;
+    refuses(&space, "/gitRepo/include", "Too many", &[include(101)]).await;
+}
+
 #[tokio::test]
 async fn notifications_are_limited_in_count_and_size() {
     let space = Space::new().await;

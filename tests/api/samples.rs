@@ -14,7 +14,7 @@ pub(crate) const INLINE: &str = include_str!("samples/inline.yaml");
 pub(crate) const CONFIG_MAP: &str = include_str!("samples/configmap.yaml");
 
 /// Returns the YAML files in a folder and its subfolders.
-fn files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -40,7 +40,7 @@ fn terraform(text: &str) -> Value {
 
 /// Returns the `Terraform` resources in `document`: the document itself, and templates of kro and Crossplane. Expressions of kro are
 /// replaced by a name, and a resource without a name gets one.
-fn terraforms(document: &Value) -> Vec<Value> {
+pub(crate) fn terraforms(document: &Value) -> Vec<Value> {
     match document {
         Value::Object(fields) if document["kind"] == "Terraform" => {
             let mut object = Value::Object(fields.clone());

@@ -120,6 +120,14 @@ impl Space {
 
 /// Sets the Job `name` to complete, like the Job controller.
 pub(crate) async fn complete_job(jobs: &Api<Job>, name: &str) {
+    try_complete_job(jobs, name).await.unwrap();
+}
+
+/// Sets the Job `name` to complete, like the Job controller.
+///
+/// # Errors
+/// The API server refuses the request, for example because the Job is deleted.
+pub(crate) async fn try_complete_job(jobs: &Api<Job>, name: &str) -> Result<(), kube::Error> {
     let now = Timestamp::now();
     let condition = |kind: &str| {
         json!({"type": kind, "status": "True", "reason": "CompletionsReached",
@@ -131,7 +139,7 @@ pub(crate) async fn complete_job(jobs: &Api<Job>, name: &str) {
     }});
     jobs.patch_status(name, &PatchParams::default(), &Patch::Merge(&complete))
         .await
-        .unwrap();
+        .map(drop)
 }
 
 fn stored_or_message(stored: Result<DynamicObject, kube::Error>) -> Result<Value, String> {

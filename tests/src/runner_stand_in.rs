@@ -99,7 +99,7 @@ impl RunnerStandIn {
             .await
     }
 
-    /// Reports a run of `kind` that succeeded; an apply with `outputs`. The result of a drift check is `NoChanges`.
+    /// Reports a run of `kind` that succeeded; an apply with `outputs`. The result of a plan and of a drift check is `NoChanges`.
     ///
     /// # Errors
     /// The pod does not hold the claim, or the run report cannot be written.
@@ -138,7 +138,7 @@ impl RunnerStandIn {
         });
         let report = json!({
             "number": number, "kind": kind,
-            "result": if kind == RunKind::Drift { "NoChanges" } else { "Done" },
+            "result": if kind.changes() { "Done" } else { "NoChanges" },
             "changes": changes, "lineage": lineage, "inventory": inventory, "recovered": true,
             "took": {"init": 200, "plan": 900, "apply": 1_500}, "startedAt": now, "finishedAt": now,
         });

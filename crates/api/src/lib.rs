@@ -8,6 +8,7 @@
 
 mod anything;
 pub mod architecture;
+mod bounded;
 pub mod change_set;
 pub mod cli_config;
 pub mod conditions;

@@ -3,7 +3,6 @@
 mod approval;
 mod backend;
 mod boolean;
-mod bounded;
 mod drift;
 mod duration;
 mod engine;

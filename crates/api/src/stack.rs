@@ -14,12 +14,19 @@ use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::selector;
 use crate::references::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 
 /// Patterns `NAMESPACE`, `NAME` and `DURATION` are part of the OpenAPI schema: a CEL rule for each entry of a list would exceed the cost limit of
 /// the API server.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
+const API_VERSION: &str = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[a-z]([-a-z0-9]*[a-z0-9])?$";
+const KIND: &str = "^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$";
+/// Name of an object of any kind: a segment of a path
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#path-segment-names>).
+const SEGMENT: &str =
+    r"^([^/%.\x00-\x20\x7f]|[.][^/%.\x00-\x20\x7f]|[.][.][^/%\x00-\x20\x7f])[^/%\x00-\x20\x7f]*$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";
 const KEYS: &str = "self.all(key, key.size() <= 253 && key.matches('^[-._a-zA-Z0-9]+$'))";
 const KEYS_HELP: &str = "each key must be a valid key of a Secret or ConfigMap: at most 253 letters, digits, '-', '_' and '.'";
@@ -74,7 +81,7 @@ pub struct KeysRef {
     /// Key that contains the value of each variable, by name of the variable. Example: `password: db-password`. Default: every key,
     /// as the variable of the same name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 100))]
+    #[schemars(extend("maxProperties" = 100, "additionalProperties" = {"type": "string", "maxLength": 253}))]
     pub keys: BTreeMap<String, String>,
     /// Handling of a missing Secret, ConfigMap or key. If true, the variable is not set, and the module uses its default. If false, the
     /// resource waits for the value. Default: false.
@@ -99,6 +106,7 @@ pub struct OutputsRef {
     /// Label selector of the resources. The value of each variable is a list with one output per resource, in the order of the names of the
     /// resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector")]
     pub selector: Option<LabelSelector>,
     /// Namespace of the resources. Another namespace requires `--allow-cross-namespace-refs` of the operator. Default: the namespace of
     /// this resource.
@@ -106,7 +114,7 @@ pub struct OutputsRef {
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
     /// Name of the output that sets each variable, by name of the variable. Example: `subnets: private_subnet_ids`.
-    #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 100, "additionalProperties" = {"type": "string", "maxLength": 253}))]
     pub outputs: BTreeMap<String, String>,
     /// If true, a changed value starts a run. If false, the next run uses the changed value. Default: true.
     #[serde(default = "yes")]
@@ -120,13 +128,13 @@ pub struct OutputsRef {
 #[x_kube(validation = Rule::new("!(self.kind == 'Secret' && self.apiVersion == 'v1')").message("kind: use secretRef to read Secrets"))]
 pub struct ValuesRef {
     /// API version of the object. Example: `networking.k8s.io/v1`.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = API_VERSION))]
     pub api_version: String,
     /// Kind of the object. Example: `Ingress`.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = KIND))]
     pub kind: String,
     /// Name of the object.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = SEGMENT))]
     pub name: String,
     /// Namespace of the object, if its kind is namespaced. Another namespace requires `--allow-cross-namespace-refs` of the operator.
     /// Default: the namespace of this resource.
@@ -135,7 +143,7 @@ pub struct ValuesRef {
     pub namespace: Option<String>,
     /// CEL expression over `object` for each variable, by name of the variable.
     /// Example: `hostname: object.status.loadBalancer.ingress[0].hostname`. The resource waits until the field exists.
-    #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 100, "additionalProperties" = {"type": "string", "maxLength": 1000}))]
     pub values: BTreeMap<String, String>,
     /// If true, a changed value starts a run. If false, the next run uses the changed value. Default: true.
     #[serde(default = "yes")]
@@ -165,17 +173,18 @@ pub struct DependencyRef {
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
 pub struct ObjectTest {
     /// API version of the objects. Example: `apps/v1`.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = API_VERSION))]
     pub api_version: String,
     /// Kind of the objects. Example: `Deployment`. The operator reads only the metadata of Secrets.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = KIND))]
     pub kind: String,
     /// Name of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 253), regex(pattern = SEGMENT))]
     pub name: Option<String>,
     /// Label selector of the objects. At least one object must match, and all matching objects must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector")]
     pub selector: Option<LabelSelector>,
     /// Namespace of the objects, if their kind is namespaced. Another namespace requires `--allow-cross-namespace-refs` of the operator.
     /// Default: the namespace of this resource.
@@ -194,7 +203,7 @@ pub struct ObjectTest {
     /// Time after which a failing test makes the resource `Stalled`. Reconciliation resumes automatically once the test passes.
     /// Default: 10m.
     #[serde(default = "ten_minutes")]
-    #[schemars(regex(pattern = DURATION))]
+    #[schemars(length(max = 64), regex(pattern = DURATION))]
     pub timeout: Duration,
 }
 
@@ -205,17 +214,18 @@ pub struct ObjectTest {
 #[x_kube(validation = Rule::new("!(has(self.name) && has(self.selector))").message("at most one of name and selector may be set"))]
 pub struct ObjectsGone {
     /// API version of the objects. Example: `networking.k8s.io/v1`.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = API_VERSION))]
     pub api_version: String,
     /// Kind of the objects. Example: `Ingress`.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = KIND))]
     pub kind: String,
     /// Name of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 253), regex(pattern = SEGMENT))]
     pub name: Option<String>,
     /// Label selector of the objects. Default: all objects of the kind in the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector")]
     pub selector: Option<LabelSelector>,
     /// Namespace of the objects, if their kind is namespaced. Another namespace requires `--allow-cross-namespace-refs` of the operator.
     /// Default: the namespace of this resource.
@@ -225,7 +235,7 @@ pub struct ObjectsGone {
     /// Time after which remaining objects make the resource `Stalled`. Reconciliation resumes automatically once the objects are deleted.
     /// Default: 10m.
     #[serde(default = "ten_minutes")]
-    #[schemars(regex(pattern = DURATION))]
+    #[schemars(length(max = 64), regex(pattern = DURATION))]
     pub timeout: Duration,
 }
 
@@ -251,7 +261,7 @@ pub struct OutputsSpec {
     /// Name of the output that each key of the Secret and the ConfigMap contains, by key. Other resources refer to an output by its key.
     /// Example: `server: cluster_endpoint`. Default: all outputs, each with its own name as the key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 100))]
+    #[schemars(extend("maxProperties" = 100, "additionalProperties" = {"type": "string", "maxLength": 253}))]
     #[x_kube(validation = Rule::new(KEYS).message(KEYS_HELP))]
     pub keys: BTreeMap<String, String>,
     /// Labels of the Secret and the ConfigMap. Example: `argocd.argoproj.io/secret-type: cluster`.
@@ -263,7 +273,7 @@ pub struct OutputsSpec {
     /// Annotations of the Secret and the ConfigMap whose values are outputs: name of the output, by annotation.
     /// Example: `example.com/vpc-id: vpc_id`. An output that the module marks as sensitive is refused (`OutputSensitive`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 50))]
+    #[schemars(extend("maxProperties" = 50, "additionalProperties" = {"type": "string", "maxLength": 253}))]
     #[x_kube(validation = Rule::new(ANNOTATIONS).message(ANNOTATIONS_HELP))]
     #[x_kube(validation = Rule::new(OUR_ANNOTATIONS).message(OUR_ANNOTATIONS_HELP))]
     pub annotations: BTreeMap<String, String>,

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube_core::ResourceExt;
 use kube_core::Selector;
 
+use crate::dns_names::{is_label_key, is_label_value};
 use crate::observed::{DependencySeen, Readiness};
 use alustan_api::ObjectKey;
 
@@ -140,7 +141,36 @@ pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
         ));
     }
     let selector = selector.cloned().unwrap_or_default();
+    check_labels(&selector).map_err(|problem| format!("selector: {problem}"))?;
     Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
+}
+
+/// Checks that `selector` has only keys and values of labels. The API server refuses a request with another one.
+fn check_labels(selector: &LabelSelector) -> Result<(), String> {
+    let labels = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.iter().flatten();
+    let keys = labels
+        .clone()
+        .map(|(key, _)| key)
+        .chain(expressions.clone().map(|requirement| &requirement.key));
+    let values = labels
+        .map(|(_, value)| value)
+        .chain(expressions.flat_map(|requirement| requirement.values.iter().flatten()));
+    if let Some(key) = keys.into_iter().find(|key| !is_label_key(key)) {
+        return Err(format!("{} is not the key of a label", quoted(key)));
+    }
+    values
+        .into_iter()
+        .find(|value| !is_label_value(value))
+        .map_or(Ok(()), |value| {
+            Err(format!("{} is not the value of a label", quoted(value)))
+        })
+}
+
+/// Returns the beginning of `text` with escaped control characters.
+fn quoted(text: &str) -> String {
+    const MAX: usize = 63;
+    format!("{:?}", text.chars().take(MAX).collect::<String>())
 }
 
 /// Returns the number of labels and values in `selector`.

@@ -11,6 +11,7 @@ pub mod backoff;
 pub mod decide;
 pub mod dependency_graph;
 pub mod digest;
+pub mod dns_names;
 pub mod drift_schedule;
 pub mod job_retention;
 pub mod leader_election;

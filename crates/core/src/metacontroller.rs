@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::dns_names::{is_label, is_subdomain};
 use crate::model::facts::{occupied, open_run};
 use crate::model::image::ImageSeen;
 use crate::observed::{Answer, Seen};
@@ -171,29 +172,6 @@ pub fn read(body: &[u8]) -> Result<HookRequest, Refusal> {
         status: parent.status,
         finalizing,
     })
-}
-
-/// Whether `name` is a DNS label, as required for the name of a namespace. The names of namespace and resource become part of a URL path of
-/// the API server (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names>).
-fn is_label(name: &str) -> bool {
-    name.len() <= 63 && is_part(name)
-}
-
-/// Whether `name` is a DNS subdomain, as required for the name of a resource.
-fn is_subdomain(name: &str) -> bool {
-    name.len() <= 253 && name.split('.').all(is_part)
-}
-
-/// Whether `name` contains only lowercase letters, digits and `-`, and starts and ends with a letter or digit.
-fn is_part(name: &str) -> bool {
-    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = name.as_bytes();
-    let ends = [bytes.first(), bytes.last()];
-    ends.into_iter()
-        .all(|byte| byte.copied().is_some_and(is_alphanumeric))
-        && bytes
-            .iter()
-            .all(|byte| is_alphanumeric(*byte) || *byte == b'-')
 }
 
 /// Checks kind and hook version of `controller`. Accepts an empty kind, because metacontroller omits the kind of a controller that it read

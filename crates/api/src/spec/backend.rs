@@ -76,9 +76,11 @@ pub struct BackendSpec {
     pub provider: Option<BackendProvider>,
     /// aws: Name of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
     pub s3: Option<String>,
     /// aws: Name of the `DynamoDB` table with the locks. Default: none, the lock is a file in the bucket.
     #[serde(default, rename = "dynamoDB", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub dynamo_db: Option<String>,
     /// aws: If true, the lock is a file in the bucket. Requires Terraform or OpenTofu 1.10. If `dynamoDB` is also set, each run takes both
     /// locks, for a migration from the table to the file. Default: true without `dynamoDB`, else false.
@@ -86,6 +88,7 @@ pub struct BackendSpec {
     pub lock_file: Option<bool>,
     /// aws: Region of the bucket. Example: `us-east-1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
     pub region: Option<String>,
     /// aws: URL of another server with the S3 API. Example: `https://minio.example.com`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,21 +97,27 @@ pub struct BackendSpec {
     pub endpoint: Option<String>,
     /// aws, azure: Key of the state in the bucket or container. Default: `<namespace>/<name>.tfstate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub key: Option<String>,
     /// gcp: Name of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
     pub gcs: Option<String>,
     /// gcp: Folder of the state in the bucket. The state is the object `default.tfstate` in this folder. Default: `<namespace>/<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub prefix: Option<String>,
     /// azure: Name of the storage account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
     pub storage_account: Option<String>,
     /// azure: Name of the container in the storage account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
     pub container: Option<String>,
     /// azure: Resource group of the storage account. Required if the engine queries the access key of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
     pub resource_group: Option<String>,
     /// kubernetes: Suffix of the Secret `tfstate-default-<secretSuffix>` that stores the state. Default: `<name>-state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::duration::{DURATION, DURATION_HELP, one_hour};
+use crate::spec::duration::{DURATION, DURATION_HELP, MAX_DURATION, one_hour};
 
 /// Handling of drift.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
@@ -31,6 +31,7 @@ pub struct DriftDetection {
     /// starts after at least half an interval, or immediately if the apply was a correction. A check starts late if no slot is free; if it
     /// ends more than half an interval late, it replaces the next check. Missed checks are not repeated. Default: 1h.
     #[serde(default = "one_hour")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
 }

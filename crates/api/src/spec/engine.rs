@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine_name::EngineName;
 use crate::spec::boolean::yes;
-use crate::spec::duration::{DURATION, DURATION_HELP};
+use crate::spec::duration::{DURATION, DURATION_HELP, MAX_DURATION};
 use crate::wrapper::WrapperName;
 
 const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
@@ -55,6 +55,7 @@ pub struct EngineSpec {
     /// `StateLocked` and is retried. Plans and drift checks take no lock. `timeouts` also limits the wait. A change starts no run. Example:
     /// `5m`. Default: none, the run fails at once and is retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub lock_timeout: Option<Duration>,
 }

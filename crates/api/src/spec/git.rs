@@ -5,7 +5,7 @@ use kube_derive::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::references::{KeyRef, NameRef};
-use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
+use crate::spec::duration::{DURATION, DURATION_HELP, MAX_DURATION, seconds};
 
 const REPOSITORY: &str = "self.all(name, name.matches('^[A-Za-z0-9._-]{1,100}$'))";
 const REPOSITORY_HELP: &str = "must be names of repositories without their owner, for example modules: at most 100 letters, digits and the characters . _ -";
@@ -23,29 +23,37 @@ pub struct GitRepo {
     /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder` is the
     /// folder of the module. On github.com and bitbucket.org, the path after `owner/repo` is also the folder. Example:
     /// `https://github.com/owner/repo/folder`.
+    #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub url: String,
     /// Branch to follow. Default: the default branch of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub branch: Option<String>,
     /// Tag to follow. A moved tag is handled as a new commit. An annotated tag resolves to its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub tag: Option<String>,
     /// Full id of a commit. Later pushes have no effect. After the commit is fetched, the operator sends no further requests to the
     /// repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new(COMMIT).message(COMMIT_HELP))]
     pub commit: Option<String>,
     /// Folder of the module, relative to the folder of `url`. Default: the folder of `url`, else the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub path: Option<String>,
     /// Files and folders outside the module that the module reads. Example: `shared/policies`. They are part of the context: a commit that
-    /// changes them is handled as a commit to the module. Local modules (`source = "../x"`) are included without an entry.
+    /// changes them is handled as a commit to the module. Local modules (`source = "../x"`) are included without an entry. At most 100 entries of at
+    /// most 1,024 characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 1024)))]
     pub include: Vec<String>,
     /// Interval at which the operator checks the repository for new commits. Default: 1m.
     #[serde(default = "one_minute")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
     /// If true, the context contains the git submodules that the module needs. If false, a module that needs a submodule fails with a
@@ -69,7 +77,8 @@ pub struct GitRepo {
     /// Certificate authorities in PEM format to trust in addition to those of the system. They apply to the repository and to modules that
     /// the build fetches with git by https. At most 65,536 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must contain certificates in PEM format: -----BEGIN CERTIFICATE-----"), validation = Rule::new("self.size() <= 65536").message("must have at most 65536 characters"))]
+    #[schemars(length(max = 65536))]
+    #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must contain certificates in PEM format: -----BEGIN CERTIFICATE-----"))]
     pub ca_bundle: Option<String>,
 }
 

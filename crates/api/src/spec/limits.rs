@@ -4,7 +4,7 @@ use kube_core::Duration;
 use kube_derive::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::duration::{DURATION, DURATION_HELP, one_hour, seconds};
+use crate::spec::duration::{DURATION, DURATION_HELP, MAX_DURATION, one_hour, seconds};
 
 /// Retry policy for failures of runs and builds. Transient failures (network, throttling, eviction, locks) are retried without limit.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -18,10 +18,12 @@ pub struct Retry {
     pub limit: i32,
     /// Delay before the first retry. It doubles with each further failure. Default: 10s.
     #[serde(default = "ten_seconds")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub min_backoff: Duration,
     /// Maximum delay between retries. Default: 10m.
     #[serde(default = "ten_minutes")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub max_backoff: Duration,
 }
@@ -44,14 +46,17 @@ impl Default for Retry {
 pub struct Timeouts {
     /// Time limit of init and plan. Default: 30m.
     #[serde(default = "thirty_minutes")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub plan: Duration,
     /// Time limit of apply. Default: 1h.
     #[serde(default = "one_hour")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub apply: Duration,
     /// Time limit of destroy. Default: 1h.
     #[serde(default = "one_hour")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub destroy: Duration,
 }

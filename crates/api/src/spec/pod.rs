@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_derive::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::{bounded, quantities, strings};
 use crate::references::{NOT_OURS_HELP, NameRef, OBJECT, OBJECT_HELP, not_ours};
-use crate::spec::bounded::{bounded, quantities, strings};
 
 const NOT_OUR_KEY: &str = "self.all(key, !key.startsWith('alustan.io/'))";
 const NOT_OUR_KEY_HELP: &str =

@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::references::{KeyRef, OBJECT, OBJECT_HELP};
 use crate::spec::boolean::yes;
-use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
+use crate::spec::duration::{DURATION, DURATION_HELP, MAX_DURATION, seconds};
 use crate::spec::pod::PodOptions;
 use crate::spec::registry_provider::RegistryProvider;
 
 const AGE: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('8760h')";
 const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
+
+/// Maximum number of characters of an image reference: host, port, and 255 characters for each of repository and digest.
+const MAX_IMAGE: u64 = 1024;
 
 /// Container registry for the runner image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -22,6 +25,7 @@ const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || !has(self.builder) || !has(self.builder.kind) || self.builder.kind != 'Append'").message("builder.kind Append cannot build a dockerfile: use Kaniko, or remove dockerfile"))]
 pub struct ContainerRegistry {
     /// Image repository without a tag. Example: `docker.io/owner/name` or `registry.example.com:5000/x`.
+    #[schemars(length(max = MAX_IMAGE))]
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub image_name: String,
     /// Key of a Secret with a docker configuration in JSON format: the credentials of the registry. If the Secret does not have the key,
@@ -31,6 +35,7 @@ pub struct ContainerRegistry {
     /// Base image of the runner image. It must contain the engine. It takes precedence over `spec.engine`. Default: the base image of the
     /// operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_IMAGE))]
     pub base_image: Option<String>,
     /// Path of a Dockerfile in the repository. The runner image is based on the image that the Dockerfile builds. The Dockerfile must start
     /// with `ARG ALUSTAN_BASE` and `FROM ${ALUSTAN_BASE}`. Only allowed if the operator runs with `--allow-dockerfiles`.
@@ -73,7 +78,7 @@ pub struct Builder {
     /// Image of the builder. Its entrypoint must accept the arguments of kaniko. Default: the builder image of the operator
     /// (`--builder-image`), a pinned kaniko.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MAX_IMAGE))]
     pub image: Option<String>,
     /// If true, kaniko caches layers in the registry for the next build. `Append` does not use this cache: it finds layers by digest.
     /// Default: true.
@@ -81,10 +86,11 @@ pub struct Builder {
     pub cache: bool,
     /// Repository for cached layers. Default: `imageName`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MAX_IMAGE))]
     pub cache_repository: Option<String>,
     /// Lifetime of cached layers. Default: the default of the builder; two weeks for kaniko.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub cache_lifetime: Option<Duration>,
     /// Options of build pods: resources, scheduling, volumes, environment. `env`, `envFrom` and `volumeMounts` apply to the container
@@ -123,6 +129,7 @@ pub struct Prune {
     /// Minimum age of a removed image. At least 1h. The age of an image of builder kind Append is the age of its git commit. Images of
     /// kind Append from `spec.source` have no commit: this field does not protect them. Default: 168h.
     #[serde(default = "one_week")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
     pub older_than: Duration,
 }

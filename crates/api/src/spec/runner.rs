@@ -80,8 +80,9 @@ pub struct CacheSpec {
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub claim_name: Option<String>,
-    /// Size of the resource's own volume. Not used with `claimName`. Default: 5Gi.
+    /// Size of the resource's own volume. A change does not resize an existing volume. Not used with `claimName`. Default: 5Gi.
     #[serde(default = "five_gibibytes")]
+    #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))").message("must be a quantity such as 5Gi"))]
     pub size: String,
     /// Storage class of the resource's own volume. Not used with `claimName`. Default: the default storage class of the cluster.

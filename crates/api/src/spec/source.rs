@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::references::KeyRef;
-use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
+use crate::spec::duration::{DURATION, DURATION_HELP, MAX_DURATION, seconds};
 
 /// Maximum number of files in `source.inline.files`.
 pub const MAX_INLINE_FILES: usize = 64;
@@ -146,6 +146,7 @@ pub struct OciArtifact {
     pub path: Option<String>,
     /// Interval at which the operator checks the registry for another artifact. Default: 1m.
     #[serde(default = "one_minute")]
+    #[schemars(length(max = MAX_DURATION))]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
     /// Key of a Secret with a docker configuration in JSON format: the credentials for the artifact. If the Secret does not have the key,

@@ -8,6 +8,7 @@ use alustan_api::names::{self, DOCKER_CONFIG_KEY};
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
 use alustan_api::{GitHubApp, KeyRef, Reason, Script, Terraform, TokenRef, parse_registry_token};
+use alustan_core::dns_names::is_subdomain;
 use alustan_core::model::pod_options;
 use alustan_core::model::terraform_registries::token_key;
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
@@ -162,6 +163,10 @@ impl Reader<'_> {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Values + DeserializeOwned + Clone + Debug + Send + 'static,
     {
+        // The name is part of the URL. The schema does not allow such a name; resources of earlier versions may have it.
+        if !is_subdomain(name) {
+            return Ok(None);
+        }
         let key = Ref::new(name).within(&self.namespace);
         let request = || {
             let api: Api<K> = Api::namespaced(self.observer.ctx.client.clone(), &self.namespace);

@@ -53,7 +53,11 @@ fn cluster(resources: usize) -> MemoryCluster {
                 "gitRepo": {"url": "https://git.test/team/infra"},
                 "containerRegistry": {"imageName": "registry.test/team/web"},
                 "cache": {"claimName": "plans"},
-                "runner": {"envFromSecrets": environment, "serviceAccountName": "runs"},
+                "runner": {
+                    "envFromSecrets": environment, "serviceAccountName": "runs",
+                    // A resource of an earlier version. No request reads an object with this name.
+                    "pod": {"envFrom": [{"secretRef": {"name": "../configmaps/sizes"}}]},
+                },
                 "variablesFrom": [{"configMapRef": {"name": "sizes"}}],
             },
         });

@@ -262,7 +262,12 @@ impl ReconcileCase<'_> {
     /// Returns why the pod of `run` does not start, and the time at which the run is cancelled.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         if let Some(refused) = &self.seen.refused {
-            return Some((refused.clone(), self.now));
+            // The API server repeats refused values, and the run record keeps the message.
+            let refused = Waiting {
+                reason: refused.reason.clone(),
+                message: progress::truncate(&refused.message, progress::MAX_MESSAGE),
+            };
+            return Some((refused, self.now));
         }
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
         let since = self.startup_since(run);
@@ -313,7 +318,11 @@ impl ReconcileCase<'_> {
             return Some(Summary::busy(State::Planning, Reason::Cancelling, message));
         }
         let (cause, given_up_at) = self.obstacle(&run)?;
-        let hint = self.volume_hint(&run, &cause);
+        let hint = if cause.reason == Reason::Rejected {
+            "; the options of the pod are in spec.runner.pod".to_owned()
+        } else {
+            self.volume_hint(&run, &cause)
+        };
         let message = format!("run {number} ({trigger}) cannot start: {cause}{hint}");
         if changed {
             self.cancel(&run.job, None);

@@ -39,7 +39,7 @@ pub const MAX_INVENTORY: i64 = 10_000_000;
 /// Maximum duration of a step, in milliseconds: 400 days.
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
 /// Maximum size of a failure message, in bytes.
-const MAX_MESSAGE: usize = 4 * MAX_TEXT;
+pub(crate) const MAX_MESSAGE: usize = 4 * MAX_TEXT;
 /// Length of the prefix that a Job name shares with the names of its pods, in bytes. Kubernetes truncates longer Job names in pod names.
 const MAX_PREFIX: usize = 57;
 /// Replaces a reported pod name that is not the name of a pod of the run.

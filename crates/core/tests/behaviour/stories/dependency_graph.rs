@@ -435,6 +435,25 @@ fn a_hundred_resources_may_select_the_same_hundred() {
     assert_eq!(dependencies(&stack[0], &stack).len(), 100);
 }
 
+/// The API server refuses requests with such a selector.
+#[test]
+fn selector_without_the_syntax_of_labels_is_refused() {
+    let long = "a".repeat(70 << 10);
+    for selector in [
+        json!({"matchLabels": {"a b": "c"}}),
+        json!({"matchLabels": {"role": "a\u{0}b"}}),
+        json!({"matchExpressions": [{"key": long, "operator": "Exists"}]}),
+        json!({"matchExpressions": [{"key": "role", "operator": "In", "values": ["../.."]}]}),
+    ] {
+        let tf = with_outputs_of(&json!({ "selector": selector }));
+        let failure = check(&tf, [&tf], false).unwrap_err();
+        assert_eq!(failure.reason, "InvalidSelector");
+        let start = "spec.variablesFrom[0].terraformRef.selector: ";
+        assert!(failure.message.starts_with(start), "{}", failure.message);
+        assert!(failure.message.len() < 200);
+    }
+}
+
 #[test]
 fn a_selector_with_too_many_values_is_refused() {
     let values: Vec<_> = (0..50).map(|i| format!("v{i}")).collect();

@@ -1,9 +1,9 @@
 //! If a quota denies the creation of an object, the operator reports the denial, frees the slot of the run, and retries with a backoff
 //! (rules 10 and 18).
 
-use alustan_api::State;
 use alustan_api::run::RunPhase;
-use alustan_core::observed::{BuildState, CacheSeen};
+use alustan_api::{Reason, State};
+use alustan_core::observed::{BuildState, CacheSeen, Waiting};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::step_names;
@@ -61,6 +61,39 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
         );
     }
     assert_eq!(status.runs[0].reason.as_deref(), Some("QuotaRefused"));
+}
+
+/// The schema does not contain all rules of Kubernetes for pods.
+#[test]
+fn run_whose_pod_options_are_invalid_names_their_field() {
+    let mut world = World::with_denied_job();
+    let (job, denial) = world.memory.denied_job.as_mut().unwrap();
+    let message = format!("Job {job} is invalid: spec.template.spec.tolerations[0].operator");
+    *denial = Waiting {
+        reason: Reason::Rejected.into(),
+        message,
+    };
+    world.reconcile();
+    world.reconcile();
+    let status = world.status();
+    assert_eq!(world.reason(), "Rejected");
+    for part in ["tolerations[0].operator", "spec.runner.pod"] {
+        assert!(status.message.contains(part), "{}", status.message);
+    }
+}
+
+/// The API server repeats refused values.
+#[test]
+fn long_denial_does_not_fill_the_run_record() {
+    let mut world = World::with_denied_job();
+    let (_, denial) = world.memory.denied_job.as_mut().unwrap();
+    denial.message = "a".repeat(2 << 20);
+    world.reconcile();
+    world.reconcile();
+    let record = world.record.as_ref().unwrap();
+    assert_eq!(record.history.failures.transient, 1);
+    let size = serde_json::to_string(&record.history).unwrap().len();
+    assert!(size < 64 << 10, "{size} bytes");
 }
 
 #[test]
