@@ -276,9 +276,13 @@ impl Ledger {
         self.failed(&key, FailureClass::Transient);
     }
 
-    /// Records that a user cancelled run `number`. No run with the same budget key may start until a request by annotation.
+    /// Records that a user cancelled run `number`. No run with the same budget key may start until a request by annotation. Exception: a
+    /// plan that a user requested uses no retry budget (rule 5).
     pub(crate) fn cancelled_by_user(&mut self, number: i64) {
         self.reached(Situation::CancelledByUser);
+        if self.requested_plans.contains(&number) {
+            return;
+        }
         let key = self.budget_key(number);
         self.used_budgets.insert(key.clone(), LIMIT);
         self.failure_streak = (key, LIMIT);
