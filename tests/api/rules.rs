@@ -1245,6 +1245,10 @@ async fn pod_options_name_objects() {
         for (option, bad) in names.iter().flat_map(cases) {
             refuses(&space, &format!("{pod}/{option}"), "should match", &[bad]).await;
         }
+        let source =
+            json!({"clusterTrustBundle": {"name": "example.com:internal:ca", "path": "ca.crt"}});
+        let bundle = volume(json!({"projected": {"sources": [source]}}));
+        accepts(&space, &format!("{pod}/volumes"), &[bundle]).await;
     }
 }
 

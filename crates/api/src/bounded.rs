@@ -72,9 +72,10 @@ fn is(schema: &Map<String, Value>, kind: &str) -> bool {
 }
 
 /// Returns the schema of the name of an object that the properties refer to: a name with `optional`, or without other properties, or that of
-/// a Secret or claim.
+/// a Secret or claim. The name of a `ClusterTrustBundle` is no DNS subdomain: it has the name of its signer and colons.
 fn referenced_name(properties: &mut Map<String, Value>) -> Option<&mut Map<String, Value>> {
-    let is_reference = properties.contains_key("optional") || properties.len() == 1;
+    let is_bundle = properties.contains_key("signerName");
+    let is_reference = (properties.contains_key("optional") && !is_bundle) || properties.len() == 1;
     let name = ["secretName", "claimName"]
         .into_iter()
         .find(|name| properties.contains_key(*name))
