@@ -106,6 +106,10 @@ fn writes_at_rest(world: &World, log: &Log) -> Vec<Finding> {
             .or_default()
             .push((at, request));
     }
+    assert!(
+        !by_namespace.is_empty(),
+        "the audit log has no write of the operator"
+    );
     let rests = log.rests.lock();
     let found = rests.iter().flat_map(|rest| {
         let writes = by_namespace.get(&rest.namespace).into_iter().flatten();
@@ -137,6 +141,7 @@ async fn edits_of_every_field_are_refused_or_explained() {
     );
     if let Some(only) = variable("ALUSTAN_MUTATE_CHAIN") {
         chains.retain(|chain| u64::try_from(chain.number) == Ok(only));
+        assert!(!chains.is_empty(), "no chain has number {only}");
     }
     let log = Log::default();
     let queue = parking_lot::Mutex::new(chains.iter());
