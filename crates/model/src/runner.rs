@@ -1,9 +1,9 @@
 //! The protocol of the runner: the requests of a pod to the API server or the bucket, one at a time.
 
-use alustan_api::Reason;
 use alustan_api::change_set::{ChangeSet, ResourceChange};
 use alustan_api::report::{Failure, PlanAsks, RunReport, RunResult, StepTimes};
 use alustan_api::run::{Begin, ChangesStart, End, Pin, RunKind, RunProgress, check_number};
+use alustan_api::{ApprovalMode, Reason};
 use alustan_core::digest;
 use k8s_openapi::jiff::Timestamp;
 
@@ -129,9 +129,8 @@ impl State {
             self.pods[index].has_begun = true;
         }
         let destroys = run.spec.destroys;
-        let mut tf = self.tf().map(|tf| &tf.spec.approval.mode);
-        let is_manual = tf.take() == Some(&alustan_api::ApprovalMode::Manual) && !destroys;
-        if is_manual {
+        let mode = self.tf().map(|tf| tf.spec.approval.mode);
+        if mode == Some(ApprovalMode::Manual) && !destroys {
             let is_approved = self.approved.contains(id) && self.applied.insert(id.to_owned());
             self.check(Rule::UnapprovedApply, is_approved);
         }

@@ -202,7 +202,8 @@ impl State {
             self.earlier = Earlier::default();
             return;
         }
-        let (before, after) = (&last.objects, &self.objects);
+        let before = &last.objects;
+        let after = &self.objects;
         if before.resource != after.resource {
             self.earlier.resource = Some((before.resource.clone(), writer));
         }

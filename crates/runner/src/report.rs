@@ -278,7 +278,8 @@ mod tests {
         let secrets = Arc::new(FakeSecrets::new());
         secrets.put(&identity.report(), [(key::PROGRESS, to_json(&progress))]);
         let handle = RecordHandle::new(secrets.clone(), identity);
-        let (report, patience) = (report_of_run_7(None), Patience::lasting(Duration::ZERO));
+        let report = report_of_run_7(None);
+        let patience = Patience::lasting(Duration::ZERO);
         let recorded = record(&handle, &report, ReportExtras::default(), patience).await;
         assert_eq!(recorded.ok(), is_recorded.then_some(report));
         assert!(secrets.writes().is_empty());

@@ -69,7 +69,8 @@ pub(crate) fn explanation(resource: &DynamicObject) -> Result<(), String> {
     let ready = condition("Ready")?;
     let stalled = condition("Stalled")?.status == "True";
     let reconciling = condition("Reconciling")?.status == "True";
-    let (reason, message) = (&ready.reason, &ready.message);
+    let reason = &ready.reason;
+    let message = &ready.message;
     let problem = |problem: &str| Err(format!("{problem}: {reason}: {}", start(message)));
     if ready.status != "True" && !reconciling && !stalled {
         return problem("neither Ready nor Reconciling nor Stalled");

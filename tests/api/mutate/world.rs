@@ -291,7 +291,8 @@ fn has_ended(job: &Job) -> bool {
 
 /// Pushes the image of a build, or reports the success of a run. Then completes `job`.
 async fn end(client: Client, outside: Arc<Outside>, job: Job) {
-    let (namespace, name) = (job.namespace().unwrap(), job.name_any());
+    let namespace = job.namespace().unwrap();
+    let name = job.name_any();
     if let Some(tag) = job.labels().get(IMAGE_TAG) {
         if let Some(repository) = destination(&job, tag) {
             outside.push_image(&repository, tag);
