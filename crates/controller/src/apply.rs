@@ -526,15 +526,15 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Signs and applies the pin, if the stored pin has the observed resource version: an outdated reconcile must not replace the pin of a later
-    /// run.
+    /// Signs and applies the pin, if the stored pin has the observed version: an outdated reconcile must neither replace the pin of a later run,
+    /// nor create a pin after the clean-up.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the pin has another resource version, or exists although none was observed.
+    /// [`Error::Conflict`] if the pin has another version or no longer exists, or exists although none was observed.
     async fn replace_pin(&self, mut pin: Secret) -> Result<(), Error> {
         let data = pin.data.get_or_insert_default();
         self.ctx.signer.sign(&self.uid(), data);
-        let observed = self.observation.seen.pin_version.as_deref();
+        let observed = self.observation.seen.pin_version.as_ref();
         let Some(written) = self.apply_at(&pin, observed).await? else {
             self.reload_secret("read the pin", &pin.name_any()).await;
             return Err(Error::Conflict);

@@ -64,6 +64,15 @@ impl<T> Answer<T> {
     }
 }
 
+/// Version of a stored object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectVersion {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+}
+
 /// Observed objects of the cluster. Input of the first phase of a decision, [`prepare`](crate::decide::prepare::prepare).
 #[derive(Clone)]
 pub struct Seen {
@@ -71,8 +80,8 @@ pub struct Seen {
     pub record: Option<RecordSeen>,
     /// Pin; `None` if its Secret does not exist.
     pub pin: Option<Pin>,
-    /// `resourceVersion` of the pin, for compare-and-swap; `None` without a pin.
-    pub pin_version: Option<String>,
+    /// Version of the pin, for compare-and-swap; `None` without a pin.
+    pub pin_version: Option<ObjectVersion>,
     /// Run record of an earlier resource of the same name. Set only if this resource has no run record.
     pub left_behind: Option<LeftBehind>,
     /// Whether this resource is a copy of an existing resource: this resource has no run record, and annotation [`KEPT`](alustan_api::KEPT)

@@ -10,8 +10,8 @@ use alustan_core::decide::prepare::prepare;
 use alustan_core::model::facts::open_run;
 use alustan_core::model::progress;
 use alustan_core::observed::{
-    CacheSeen, ForeignState, InputsSeen, JobSeen, NothingLeft, OutputsSeen, OwnJob, Ownership,
-    RecordSeen, ReportedProgress, Seen, SharedClaimSeen, StackSeen,
+    CacheSeen, ForeignState, InputsSeen, JobSeen, NothingLeft, ObjectVersion, OutputsSeen, OwnJob,
+    Ownership, RecordSeen, ReportedProgress, Seen, SharedClaimSeen, StackSeen,
 };
 use alustan_core::settings::Settings;
 use alustan_core::step::Step;
@@ -269,9 +269,10 @@ fn seen(tf: &Terraform, observed: &Objects) -> Seen {
             secret: Ownership::Ours,
             config_map: Ownership::Absent,
         },
-        pin_version: pin
-            .is_some()
-            .then(|| observed.secrets.pin.version.to_string()),
+        pin_version: pin.is_some().then(|| ObjectVersion {
+            uid: "uid-of-pin".to_owned(),
+            resource_version: observed.secrets.pin.version.to_string(),
+        }),
         pin,
         record,
     }

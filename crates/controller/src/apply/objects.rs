@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use alustan_api::labels::Component;
 use alustan_api::{FIELD_MANAGER, labels};
 use alustan_core::model::orphans;
+use alustan_core::observed::ObjectVersion;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PartialObjectMeta, PartialObjectMetaExt, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
@@ -163,17 +164,23 @@ impl StepExecutor<'_> {
         Ok(Applied::Written(Box::new(applied)))
     }
 
-    /// Applies `object` if the live object has resource version `version`; without a version, if no object exists. Returns `None` if the live
-    /// object belongs to the resource and has another version.
+    /// Applies `object` if the live object has this version; without a version, if no object exists. Returns `None` if the live object belongs
+    /// to the resource and has another version, or if no object exists. The uid prevents the creation of an object, see [`NO_OBJECT`].
     ///
     /// # Errors
     /// The errors of [`Self::apply`].
     pub(super) async fn apply_at<K: OwnedObject>(
         &self,
         object: &K,
-        version: Option<&str>,
+        version: Option<&ObjectVersion>,
     ) -> Result<Option<K>, Error> {
-        let expected = with_version(object, version.unwrap_or(NO_OBJECT));
+        let expected = match version {
+            Some(version) => {
+                let object = with_version(object, &version.resource_version);
+                with_uid(&object, version.uid.clone())
+            }
+            None => with_version(object, NO_OBJECT),
+        };
         let applied = self.try_apply(&expected).await?;
         if applied.is_none() {
             self.read_live(object, &fields(object)).await?;

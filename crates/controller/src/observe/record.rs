@@ -10,7 +10,9 @@ use alustan_core::model::facts::keeps_all_objects;
 use alustan_core::model::orphans;
 use alustan_core::model::progress::{self, has_own_report};
 use alustan_core::objects::secrets;
-use alustan_core::observed::{LeftBehind, NothingLeft, RecordSeen, ReportedProgress};
+use alustan_core::observed::{
+    LeftBehind, NothingLeft, ObjectVersion, RecordSeen, ReportedProgress,
+};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
@@ -27,8 +29,8 @@ use crate::watch::trim::{MAX_DETAILS_BYTES, MAX_PROGRESS_BYTES, MAX_REPORT_BYTES
 pub(super) struct StoredRecord {
     pub(super) record: Option<RecordSeen>,
     pub(super) pin: Option<Pin>,
-    /// `resourceVersion` of the pin.
-    pub(super) pin_version: Option<String>,
+    /// Version of the pin.
+    pub(super) pin_version: Option<ObjectVersion>,
     pub(super) left_behind: Option<LeftBehind>,
     pub(super) nothing_left: Option<NothingLeft>,
 }
@@ -74,10 +76,12 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         };
     }
     let left_behind = left_behind(ctx, tf, &record_secrets);
-    let pin_version = record_secrets
-        .pin
-        .as_deref()
-        .and_then(ResourceExt::resource_version);
+    let pin_version = record_secrets.pin.as_deref().and_then(|secret| {
+        Some(ObjectVersion {
+            uid: secret.uid()?,
+            resource_version: secret.resource_version()?,
+        })
+    });
     let UsedRecord {
         record,
         pin,

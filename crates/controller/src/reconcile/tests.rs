@@ -9,7 +9,7 @@ use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::model::admission::no_pod;
-use alustan_core::observed::{JobSeen, RecordSeen, SourceSeen};
+use alustan_core::observed::{JobSeen, ObjectVersion, RecordSeen, SourceSeen};
 use alustan_core::queue::Class;
 use alustan_core::step::{Decision, Object, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
@@ -296,7 +296,10 @@ async fn outdated_reconcile_does_not_replace_the_pin() {
     let pin: Secret = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
     let step = Step::Ensure(Box::new(Object::Secret(pin)));
     for (observed, is_written) in [(Some("5"), true), (Some("4"), false), (None, false)] {
-        observation.seen.pin_version = observed.map(str::to_owned);
+        observation.seen.pin_version = observed.map(|version| ObjectVersion {
+            uid: "uid-of-pin".to_owned(),
+            resource_version: version.to_owned(),
+        });
         let mut executor = StepExecutor::new(&reconciliation, &observation);
         let result = Box::pin(executor.enact(std::slice::from_ref(&step))).await;
         assert_eq!(result.is_ok(), is_written, "observed version {observed:?}");
