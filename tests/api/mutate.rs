@@ -12,6 +12,7 @@ mod seeds;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -173,8 +174,10 @@ async fn edits_of_every_field_are_refused_or_explained() {
         });
     }
     let of = |count: &std::sync::atomic::AtomicUsize| count.load(Ordering::Relaxed);
-    eprintln!(
-        "{edited} edits of {} paths with {leaves} leaves: {} admitted, {} refused; {} chains: {} compared with an empty namespace, {} returned to \
+    // Writes to standard error directly, because the test harness captures the output of a passing test.
+    writeln!(
+        std::io::stderr(),
+        "seed {seed}: {edited} edits of {} paths with {leaves} leaves: {} admitted, {} refused; {} chains: {} compared with an empty namespace, {} returned to \
          the seed, {} observed at rest, {} deleted; {} findings in {:.0?}",
         paths.len(),
         of(&log.admitted),
@@ -186,7 +189,8 @@ async fn edits_of_every_field_are_refused_or_explained() {
         of(&log.deleted),
         findings.len(),
         since.elapsed(),
-    );
+    )
+    .unwrap();
     assert!(
         findings.is_empty(),
         "{} findings; repeat them with ALUSTAN_MUTATE_SEED={seed}",
