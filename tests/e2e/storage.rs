@@ -124,14 +124,15 @@ mod alone {
             assert_ne!(replaced, before);
             scene.reason("keeps", "Unschedulable").await;
 
+            // Deleted here, because its volume belongs to the other node now.
+            scene.delete("caches", &DeleteParams::background()).await;
+
             // The node returns, and with it the state.
             scene.cluster.rename_node("node1").await;
             let status = scene.ready("keeps").await.status.unwrap();
             assert_eq!(status.retry, None);
-            assert_eq!(counter.creations_and_destructions(), (2, 0));
-            for name in ["caches", "keeps"] {
-                scene.delete(name, &DeleteParams::background()).await;
-            }
+            assert_eq!(counter.creations_and_destructions(), (2, 1));
+            scene.delete("keeps", &DeleteParams::background()).await;
             assert_eq!(counter.creations_and_destructions(), (2, 2));
         })
         .await;
@@ -162,7 +163,9 @@ mod alone {
             // Times in the run record are in the future now.
             web["spec"]["variables"]["v"] = json!("three");
             scene.apply(&web).await;
-            scene.ready_without_failures("web", 3).await;
+            // A drift check may be due first, because the time of the last one is in the future.
+            let tf = scene.ready("web").await;
+            assert_eq!(failed_runs(&tf), 0, "{:?}", tf.status);
             assert_eq!(scene.data("web-outputs").await["v"], "three");
             scene.delete("web", &DeleteParams::background()).await;
             assert_eq!(counter.creations_and_destructions(), (1, 1));
