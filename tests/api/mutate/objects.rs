@@ -24,13 +24,7 @@ const MIN_DIGEST: usize = 8;
 /// Returns the objects of the operator in the namespace: of Jobs the newest one of a run, of Secrets the keys. A cache volume is not
 /// included, because it keeps its size and class, and remains if the resource does not use it any more.
 pub(crate) async fn of(space: &Space) -> Objects {
-    let mut all = Vec::new();
-    all.extend(of_kind::<Secret>(space).await);
-    all.extend(of_kind::<ConfigMap>(space).await);
-    all.extend(of_kind::<ServiceAccount>(space).await);
-    all.extend(of_kind::<Role>(space).await);
-    all.extend(of_kind::<RoleBinding>(space).await);
-    all.extend(of_kind::<PodDisruptionBudget>(space).await);
+    let mut all = except_jobs_and_claims(space).await;
     // The texts of plans are those of earlier runs.
     all.retain(|object| object["metadata"]["labels"][COMPONENT] != Component::Plan.as_str());
     let mut jobs = of_kind::<Job>(space).await;
@@ -44,13 +38,7 @@ pub(crate) async fn of(space: &Space) -> Objects {
 
 /// Returns the names of the objects that are left of a deleted resource, without those that the documentation lists.
 pub(crate) async fn left(space: &Space) -> Vec<String> {
-    let mut all = Vec::new();
-    all.extend(of_kind::<Secret>(space).await);
-    all.extend(of_kind::<ConfigMap>(space).await);
-    all.extend(of_kind::<ServiceAccount>(space).await);
-    all.extend(of_kind::<Role>(space).await);
-    all.extend(of_kind::<RoleBinding>(space).await);
-    all.extend(of_kind::<PodDisruptionBudget>(space).await);
+    let mut all = except_jobs_and_claims(space).await;
     all.extend(of_kind::<PersistentVolumeClaim>(space).await);
     all.extend(of_kind::<Job>(space).await);
     all.retain(|object| {
@@ -66,6 +54,17 @@ pub(crate) async fn left(space: &Space) -> Vec<String> {
     all.iter()
         .map(|object| format!("{} {}", object["kind"], object["metadata"]["name"]))
         .collect()
+}
+
+async fn except_jobs_and_claims(space: &Space) -> Vec<Value> {
+    let mut all = Vec::new();
+    all.extend(of_kind::<Secret>(space).await);
+    all.extend(of_kind::<ConfigMap>(space).await);
+    all.extend(of_kind::<ServiceAccount>(space).await);
+    all.extend(of_kind::<Role>(space).await);
+    all.extend(of_kind::<RoleBinding>(space).await);
+    all.extend(of_kind::<PodDisruptionBudget>(space).await);
+    all
 }
 
 async fn of_kind<K>(space: &Space) -> Vec<Value>
