@@ -70,7 +70,7 @@ where
     run(name, Disruption::Cluster, test).await;
 }
 
-/// Same as `scene_alone`, for a program of its own.
+/// Same as `scene_alone`, for a program instead of a test.
 pub async fn scene_of_program<F, T>(name: &str, program: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
