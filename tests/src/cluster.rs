@@ -144,22 +144,21 @@ impl Cluster {
             .await;
     }
 
-    /// Kills the first process of a pod that `selector` matches with SIGKILL, see [`Self::pid`].
+    /// Kills the first process of a pod that `selector` matches with SIGKILL, see [`Self::process`].
     pub async fn kill(&self, namespace: &str, selector: &str) {
-        let pid = self.pid(namespace, selector).await;
+        let (_, pid) = self.process(namespace, selector).await;
         self.run("kill", &["-KILL", &pid]).await;
     }
 
     /// Waits until the API server reports a running pod that `selector` matches: a started pod may not be reported as running yet. Returns
-    /// the id of the first process of the pod's first container.
-    pub(crate) async fn pid(&self, namespace: &str, selector: &str) -> String {
+    /// its name, and the id of the first process of its first container.
+    pub(crate) async fn process(&self, namespace: &str, selector: &str) -> (String, String) {
         let description = format!("a pod of {selector} in {namespace} that runs");
-        let (_, pid) = until(&description, async || {
+        until(&description, async || {
             let mut processes = Box::pin(self.processes(namespace, selector)).await;
             (!processes.is_empty()).then(|| processes.swap_remove(0))
         })
-        .await;
-        pid
+        .await
     }
 
     /// Returns the running pods that `selector` matches, each with the id of the first process of its first container.

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use axum::http::Request;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{Api, ListParams};
 
 use crate::Cluster;
 
-const NAMESPACE: &str = "alustan-system";
-const SELECTOR: &str = "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
+/// Namespace of the operator.
+pub(crate) const NAMESPACE: &str = "alustan-system";
+/// Selector of the pods of the operator.
+pub(crate) const SELECTOR: &str =
+    "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
 /// Clock ticks per second in `/proc/PID/stat`: constant in the interface of Linux.
 const TICKS: f64 = 100.0;
 
@@ -41,13 +41,7 @@ pub(crate) struct Metrics(String);
 impl InstalledOperator {
     /// Waits until a pod of the operator runs.
     pub(crate) async fn running(cluster: &Cluster) -> Self {
-        let pid = cluster.pid(NAMESPACE, SELECTOR).await;
-        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-        let list = ListParams::default()
-            .labels(SELECTOR)
-            .fields("status.phase=Running");
-        let pods = api.list(&list).await.expect("pods of the operator");
-        let pod = pods.items.first().expect("a pod").name_any();
+        let (pod, pid) = cluster.process(NAMESPACE, SELECTOR).await;
         Self {
             cluster: cluster.clone(),
             pid,

@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams};
 
 use crate::Scene;
+use crate::installed_operator::{NAMESPACE, SELECTOR};
 
-const SYSTEM: &str = "alustan-system";
-const OPERATOR: &str = "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
 const RUN: &str = "app.kubernetes.io/managed-by=alustan,app.kubernetes.io/component=run";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,10 +91,10 @@ async fn kill_one(
 
 /// Kills one of the replicas. Deletes its pod, because the kubelet would delay the restart of a container that was killed repeatedly.
 async fn kill_operator(scene: &Scene, random: &mut fastrand::Rng) -> bool {
-    let Some(pod) = kill_one(scene, SYSTEM, OPERATOR, random).await else {
+    let Some(pod) = kill_one(scene, NAMESPACE, SELECTOR, random).await else {
         return false;
     };
-    let api: Api<Pod> = Api::namespaced(scene.cluster.client.clone(), SYSTEM);
+    let api: Api<Pod> = Api::namespaced(scene.cluster.client.clone(), NAMESPACE);
     let deleted = api.delete(&pod, &DeleteParams::default()).await;
     deleted.expect("delete the pod of the operator");
     true
