@@ -82,6 +82,39 @@ pub struct RunReport {
 }
 
 impl RunReport {
+    /// Returns a report without details: no trigger, no Job, no changes, and none of the optional fields.
+    pub fn new(
+        number: i64,
+        kind: RunKind,
+        result: RunResult,
+        started_at: Timestamp,
+        finished_at: Timestamp,
+    ) -> Self {
+        Self {
+            number,
+            kind,
+            result,
+            trigger: String::new(),
+            job: String::new(),
+            changes: None,
+            asks: None,
+            lineage: None,
+            lock: None,
+            failure: None,
+            unsaved: None,
+            recovered: false,
+            state_address: None,
+            moved_from: None,
+            engine: None,
+            inventory: None,
+            undeclared: Vec::new(),
+            registry_hosts: None,
+            took: StepTimes::default(),
+            started_at,
+            finished_at,
+        }
+    }
+
     /// Returns the report of a run that was cancelled before it changed objects: a failure is a consequence of the cancellation.
     #[must_use]
     pub fn as_cancelled(&self) -> Self {

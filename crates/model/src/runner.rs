@@ -1,7 +1,7 @@
 //! The protocol of the runner: the requests of a pod to the API server or the bucket, one at a time.
 
 use alustan_api::change_set::{ChangeSet, ResourceChange};
-use alustan_api::report::{Failure, PlanAsks, RunReport, RunResult, StepTimes};
+use alustan_api::report::{Failure, PlanAsks, RunReport, RunResult};
 use alustan_api::run::{Begin, ChangesStart, End, Pin, RunKind, RunProgress, check_number};
 use alustan_api::{ApprovalMode, Reason};
 use alustan_core::digest;
@@ -326,29 +326,13 @@ fn report_of(pod: &Pod, run: &Run, outcome: &Outcome, now: Timestamp) -> RunRepo
         ..ChangeSet::default()
     };
     RunReport {
-        number: pod.number,
-        kind: run.spec.kind,
-        result: outcome.result,
-        trigger: String::new(),
-        job: String::new(),
         changes: Some(changes),
         asks: outcome.asks.clone().map(|id| PlanAsks {
             id,
             because: Vec::new(),
         }),
-        lineage: None,
-        lock: None,
         failure: outcome.failure.clone(),
-        unsaved: None,
         recovered: true,
-        state_address: None,
-        moved_from: None,
-        engine: None,
-        inventory: None,
-        undeclared: Vec::new(),
-        registry_hosts: None,
-        took: StepTimes::default(),
-        started_at: now,
-        finished_at: now,
+        ..RunReport::new(pod.number, run.spec.kind, outcome.result, now, now)
     }
 }

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::record::Identity;
     use alustan_api::change_set::{ChangeSet, ResourceChange};
-    use alustan_api::report::{FailureClass, MAX_TEXT, StepTimes};
+    use alustan_api::report::{FailureClass, MAX_TEXT};
     use alustan_api::run::{Claim, RunKind, RunPhase};
     use alustan_state::fake::FakeSecrets;
     use k8s_openapi::jiff::Timestamp;
@@ -226,31 +226,14 @@ mod tests {
     }
 
     fn report_of_run_7(failure: Option<Failure>) -> RunReport {
+        let result = match failure {
+            Some(_) => RunResult::Failed,
+            None => RunResult::Done,
+        };
+        let at = Timestamp::UNIX_EPOCH;
         RunReport {
-            number: 7,
-            kind: RunKind::Apply,
-            result: match failure {
-                Some(_) => RunResult::Failed,
-                None => RunResult::Done,
-            },
-            trigger: String::new(),
-            job: String::new(),
-            changes: None,
-            asks: None,
-            lineage: None,
-            lock: None,
             failure,
-            unsaved: None,
-            recovered: false,
-            state_address: None,
-            moved_from: None,
-            engine: None,
-            inventory: None,
-            undeclared: Vec::new(),
-            registry_hosts: None,
-            took: StepTimes::default(),
-            started_at: Timestamp::UNIX_EPOCH,
-            finished_at: Timestamp::UNIX_EPOCH,
+            ..RunReport::new(7, RunKind::Apply, result, at, at)
         }
     }
 

@@ -1,6 +1,6 @@
 //! Outputs that a run reports. The tests simulate the runner.
 
-use alustan_api::report::{RunReport, RunResult, StepTimes};
+use alustan_api::report::{RunReport, RunResult};
 use alustan_api::run::{
     Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
 };
@@ -67,27 +67,14 @@ fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun 
         ..RunRecord::default()
     };
     let report = RunReport {
-        number,
-        kind: RunKind::Apply,
-        result: RunResult::Done,
-        trigger: String::new(),
-        job: String::new(),
-        changes: None,
-        asks: None,
-        lineage: None,
-        lock: None,
-        failure: None,
-        unsaved: None,
-        recovered: false,
-        state_address: None,
-        moved_from: None,
-        engine: None,
         inventory: Some(12),
-        undeclared: Vec::new(),
-        registry_hosts: None,
-        took: StepTimes::default(),
-        started_at: Timestamp::now(),
-        finished_at: Timestamp::now(),
+        ..RunReport::new(
+            number,
+            RunKind::Apply,
+            RunResult::Done,
+            Timestamp::now(),
+            Timestamp::now(),
+        )
     };
     let outputs: Outputs = [
         ("endpoint", json!("https://api.test"), false),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::Reason;
 use alustan_api::change_set::{ChangeSet, ResourceChange};
 use alustan_api::labels::{IMAGE_TAG, JOB_NAME};
-use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult, StepTimes};
+use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult};
 use alustan_api::run::{
     Claim, Outputs, Pin, RunInputs, RunKind, RunPhase, RunProgress, RunRecord, StateLock, key,
 };
@@ -393,27 +393,11 @@ impl Run<'_> {
         };
         let now = self.cluster.now();
         let report = RunReport {
-            number: self.pod.number,
-            kind,
-            result,
-            trigger: String::new(),
-            job: String::new(),
             changes: Some(changes),
             asks,
-            lineage: None,
-            lock: None,
             failure,
-            unsaved: None,
             recovered: true,
-            state_address: None,
-            moved_from: None,
-            engine: None,
-            inventory: None,
-            undeclared: Vec::new(),
-            registry_hosts: None,
-            took: StepTimes::default(),
-            started_at: now,
-            finished_at: now,
+            ..RunReport::new(self.pod.number, kind, result, now, now)
         };
         let is_mine = self.swap(|progress| {
             let is_mine = self.is_mine(progress);

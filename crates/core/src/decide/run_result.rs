@@ -1,6 +1,6 @@
 //! Records the report of a run in the history.
 
-use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
+use alustan_api::report::{Failure, FailureClass, RunReport, RunResult};
 use alustan_api::run::{
     Applied, BackendInputs, CorrectionHistory, DriftFound, Failures, History, Outputs, Planned,
     RunKind, RunPhase, RunProgress, RunRecord, RunSpec, Trigger,
@@ -260,32 +260,18 @@ fn synthetic_report(
     } else {
         Some(lost_pod_failure(record, run, job, memory_limit))
     };
-    has_ended.then(|| RunReport {
-        number: record.number,
-        kind: run.kind,
-        result: if failure.is_none() {
+    has_ended.then(|| {
+        let result = if failure.is_none() {
             RunResult::Cancelled
         } else {
             RunResult::Failed
-        },
-        trigger: run.trigger.to_string(),
-        job: run.job.clone(),
-        changes: None,
-        asks: None,
-        lineage: None,
-        lock: None,
-        failure,
-        unsaved: None,
-        recovered: false,
-        state_address: None,
-        moved_from: None,
-        engine: None,
-        inventory: None,
-        undeclared: Vec::new(),
-        registry_hosts: None,
-        took: StepTimes::default(),
-        started_at: run.started_at,
-        finished_at: now,
+        };
+        RunReport {
+            trigger: run.trigger.to_string(),
+            job: run.job.clone(),
+            failure,
+            ..RunReport::new(record.number, run.kind, result, run.started_at, now)
+        }
     })
 }
 

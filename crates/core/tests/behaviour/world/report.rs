@@ -1,7 +1,7 @@
 //! Simulates run reports.
 
 use alustan_api::change_set::{ChangeSet, ResourceChange};
-use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult, StepTimes};
+use alustan_api::report::{Failure, FailureClass, PlanAsks, RunReport, RunResult};
 use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 
 use super::{Pod, Stage, World};
@@ -32,28 +32,12 @@ impl World {
         let world = |failure: &Failure| failure.class == FailureClass::Transient;
         let recovered = !failure.as_ref().is_some_and(world);
         let report = RunReport {
-            number: pod.number,
-            kind,
-            result,
-            trigger: String::new(),
-            job: String::new(),
             changes: (kind != RunKind::Destroy || result == RunResult::Changes)
                 .then(|| self.changes(pod.number)),
             asks,
-            lineage: None,
-            lock: None,
             failure,
-            unsaved: None,
             recovered,
-            state_address: None,
-            moved_from: None,
-            engine: None,
-            inventory: None,
-            undeclared: Vec::new(),
-            registry_hosts: None,
-            took: StepTimes::default(),
-            started_at: self.now,
-            finished_at: self.now,
+            ..RunReport::new(pod.number, kind, result, self.now, self.now)
         };
         let outputs = self.outputs_of(pod.number);
         let hands_on =
