@@ -273,7 +273,11 @@ async fn outdated_resource_gets_no_run_record() {
 #[tokio::test]
 async fn outdated_reconcile_does_not_replace_the_pin() {
     let (client, requests) = fake_api::serve(|request| match &*request.method {
-        "PATCH" if request.body["metadata"]["resourceVersion"] == "5" => {
+        // Without the uid, the API server would create a pin that was deleted.
+        "PATCH"
+            if request.body["metadata"]["resourceVersion"] == "5"
+                && request.body["metadata"]["uid"] == "uid-of-pin" =>
+        {
             let metadata = json!({"name": "web-pin", "namespace": "team", "resourceVersion": "6"});
             (200, json!({ "metadata": metadata }))
         }
